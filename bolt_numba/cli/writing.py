@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 24
 """Of a prompt, a schema or a grammar in a file."""
-USUAL_TEMPERATURE, USUAL_TOP_P = 0.7, 0.95
+USUAL = {"temperature": 0.7, "top_p": 0.95}
+"""Where neither the command nor the model says something."""
+ELSE = "Else as the model asks for"
 LEAVE = ("/exit", "/quit")
 
 Model: TypeAlias = Annotated[
@@ -28,15 +30,24 @@ Model: TypeAlias = Annotated[
 ]
 MaxTokens: TypeAlias = Annotated[int, typer.Option("--max-tokens", min=1, help="Of the text that is made.")]
 Greedy: TypeAlias = Annotated[bool, typer.Option("--greedy", help="The likeliest token each time.")]
-Temperature: TypeAlias = Annotated[float, typer.Option("--temperature", min=0, help="0: as --greedy.")]
-TopK: TypeAlias = Annotated[int, typer.Option("--top-k", min=0, help="Of so many of the likeliest; 0: of all.")]
+Temperature: TypeAlias = Annotated[
+    float | None, typer.Option("--temperature", min=0, help=f"0: as --greedy. {ELSE}, or {USUAL['temperature']}.")
+]
+TopK: TypeAlias = Annotated[
+    int | None, typer.Option("--top-k", min=0, help=f"Of so many of the likeliest; 0: of all. {ELSE}.")
+]
 TopP: TypeAlias = Annotated[
-    float, typer.Option("--top-p", min=0, max=1, help="Of the likeliest that have this probability together.")
+    float | None,
+    typer.Option(
+        "--top-p", min=0, max=1, help=f"Of the likeliest that have this together. {ELSE}, or {USUAL['top_p']}."
+    ),
 ]
 MinP: TypeAlias = Annotated[
-    float, typer.Option("--min-p", min=0, max=1, help="Of those with this share of the likeliest's.")
+    float | None, typer.Option("--min-p", min=0, max=1, help=f"Of those with this share of the likeliest's. {ELSE}.")
 ]
-Penalty: TypeAlias = Annotated[float, typer.Option("--repetition-penalty", min=0.01, help="Above 1: repeat less.")]
+Penalty: TypeAlias = Annotated[
+    float | None, typer.Option("--repetition-penalty", min=0.01, help=f"Above 1: repeat less. {ELSE}.")
+]
 SeedOf: TypeAlias = Annotated[int | None, typer.Option("--seed", min=0, help="The same gives the same text.")]
 Context: TypeAlias = Annotated[
     int | None, typer.Option("--context", min=2, help="Tokens of a text, its prompt included.")
@@ -52,11 +63,11 @@ def generate(
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A text to go on with; -: standard input.")],
     max_tokens: MaxTokens = 256,
     greedy: Greedy = False,
-    temperature: Temperature = USUAL_TEMPERATURE,
-    top_k: TopK = 0,
-    top_p: TopP = USUAL_TOP_P,
-    min_p: MinP = 0.0,
-    repetition_penalty: Penalty = 1.0,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition_penalty: Penalty = None,
     seed: SeedOf = None,
     stop: Annotated[list[str], typer.Option("--stop", help="A text that ends it; may be given several times.")] = [],
     schema: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="A schema that it follows.")] = None,
@@ -67,7 +78,7 @@ def generate(
     options: Mapping[str, Any] = {},
 ) -> None:
     """Go on with a text, as the model would."""
-    settings: dict[str, Any] = _settings(max_tokens, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
+    settings = _settings(max_tokens, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
     settings |= {"stop": stop, "json_schema": _read(schema), "grammar": _read(grammar)}
     text = _typed() if prompt == "-" else prompt
     with _opened(model, context=context, look_up=look_up, **options) as made:
@@ -80,11 +91,11 @@ def chat(
     system: Annotated[str | None, typer.Option("--system", help="What the model is told first.")] = None,
     max_tokens: MaxTokens = 1024,
     greedy: Greedy = False,
-    temperature: Temperature = USUAL_TEMPERATURE,
-    top_k: TopK = 0,
-    top_p: TopP = USUAL_TOP_P,
-    min_p: MinP = 0.0,
-    repetition_penalty: Penalty = 1.0,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition_penalty: Penalty = None,
     seed: SeedOf = None,
     context: Context = None,
     look_up: LookUpOf = False,
@@ -118,10 +129,11 @@ def perplexity(
         console.write(f"{made.perplexity(given):.4f}")
 
 
-def _settings(max_tokens: int, greedy: bool, temperature: float, *rest: Any) -> dict[str, Any]:
+def _settings(max_tokens: int, greedy: bool, temperature: float | None, *rest: Any) -> dict[str, Any]:
+    """What the command asks for."""
     names = ("top_k", "top_p", "min_p", "repetition_penalty", "seed")
     how = {"max_tokens": max_tokens, "temperature": 0.0 if greedy else temperature}
-    return how | dict(zip(names, rest, strict=True))
+    return {name: value for name, value in (how | dict(zip(names, rest, strict=True))).items() if value is not None}
 
 
 def _opened(model: Path, **options: Any) -> Generator:
@@ -159,7 +171,7 @@ def _line() -> str | None:
 
 def _stream(made: Generator, prompt: Any, settings: Mapping[str, Any]) -> str:
     """Write a text as it comes; what came of it."""
-    answer = made.submit(prompt, **settings)
+    answer = made.submit(prompt, **{**USUAL, **made.usual, **settings})
     with suppress(KeyboardInterrupt):
         for piece in answer:
             sys.stdout.write(console.plain(piece.text))

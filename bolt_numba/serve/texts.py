@@ -46,10 +46,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,), "echo": (False,), "suffix": ("",), "parallel_tool_calls": (True, False),
 }  # fmt: skip
 """Fields of OpenAI's that nothing is done about, and their values that ask for nothing."""
-AS_THEY_ARE = ("top_p", "top_k", "min_p", *PENALTIES, "stop")
+AS_THEY_ARE = ("temperature", "top_p", "top_k", "min_p", *PENALTIES, "stop")
 """Fields that are settings of the generator's."""
-USUAL_TEMPERATURE, USUAL_TOKENS = 1.0, 16
-"""As OpenAI has them; the second is of completions."""
+USUAL, USUAL_TOKENS = {"temperature": 1.0}, 16
+"""As OpenAI has them, where the model asks for nothing else; the second is of completions."""
 MOST_CHOICES, MOST_LIKELY, SEEDS = 128, 20, 1 << 64
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """Roles of messages, and what templates call them."""
@@ -89,8 +89,8 @@ class TextRequest(ABC):
         self.tells_usage = options.get("include_usage") is True
         self.terms = {key: asked[key] for key in ("timeout",) if key in asked}
         self.settings = {key: asked[key] for key in AS_THEY_ARE if key in asked}
-        self.settings["temperature"] = asked.get("temperature", USUAL_TEMPERATURE)
-        self.settings["max_tokens"] = asked.get("max_completion_tokens", asked.get("max_tokens", self.usual_tokens))
+        most = asked.get("max_completion_tokens", asked.get("max_tokens", self.usual_tokens))
+        self.settings |= {} if most is None else {"max_tokens": most}
         self.seed, self.settings["json_schema"] = asked.get("seed"), _schema(asked.get("response_format"))
         self.settings["logprobs"], self.prompts = self.likely(asked), self.prompts_of(asked)
 
@@ -113,9 +113,10 @@ class TextRequest(ABC):
         """Texts that are asked for in all."""
         return self.count * len(self.prompts)
 
-    def settings_of(self, index: int) -> dict[str, Any]:
-        """Settings of one of the texts: with a seed, each has another one."""
-        return self.settings | {"seed": None if self.seed is None else (self.seed + index) % SEEDS}
+    def settings_of(self, index: int, usual: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of one of the texts: with a seed, each has another one.  usual: those that the model asks for."""
+        seed = None if self.seed is None else (self.seed + index) % SEEDS
+        return {**USUAL, **usual, **self.settings, "seed": seed}
 
 
 class ChatRequest(TextRequest):
@@ -241,8 +242,8 @@ class TextAnswers:
                 tokens = self._tokens(prompt, what)
                 what = ""
                 for index in range(number * self.asked.count, (number + 1) * self.asked.count):
-                    watch = _watching(loop, self._came, index)
-                    self.answers.append(self.generator.submit(tokens, watch=watch, **self.asked.settings_of(index)))
+                    watch, how = _watching(loop, self._came, index), self.asked.settings_of(index, self.generator.usual)
+                    self.answers.append(self.generator.submit(tokens, watch=watch, **how))
                     if self.is_over:  # whoever asked went away meanwhile
                         self.answers[-1].cancel()
                         return

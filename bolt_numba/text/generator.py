@@ -96,6 +96,11 @@ class Generator:
         return self.decoder.context
 
     @property
+    def usual(self) -> Mapping[str, Any]:
+        """Settings that the model's files ask for; those of a call go before them."""
+        return self.layout.usual
+
+    @property
     def under_way(self) -> tuple[int, int]:
         """Texts that are being made, and that wait for a place among them."""
         return len(self._batch.active), len(self._batch.waiting)
@@ -150,15 +155,18 @@ class Generator:
         """
         if unknown := settings.keys() - vars(_USUAL).keys():
             raise OptionError(not_among("settings", sorted(unknown), [*vars(_USUAL)]))
-        how = Sampling(**settings)
         tokens = self.tokens(prompt)
-        grammar = None
+        least, longest = self.layout.lengths
+        told = {"min_tokens": max(least - len(tokens), 0), "max_tokens": longest and max(longest - len(tokens), 1)}
+        how, grammar = Sampling(**{**told, **self.usual, **settings}), None
+        if odd := [one for one in how.logit_bias if one > self._last]:
+            raise OptionError(f"logit_bias: got {odd[0]}, wanted tokens up to {self._last}")
         if how.json_schema is not None or how.grammar is not None:
             grammar = self._grammars.grammar(how)
         answer = Answer(len(tokens), how.logprobs is not None, watch)
         most = min(how.max_tokens or self.context, self.context - len(tokens))
         speller = Speller(self.tokenizer, tokens, how.stops)
-        self._batch.add(Writing(answer, tokens, most, Sampler(how, tokens, grammar), speller))
+        self._batch.add(Writing(answer, tokens, most, Sampler(how, tokens, grammar, self.layout.ends), speller))
         return answer
 
     @border("tokens")
@@ -244,7 +252,8 @@ class Generator:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Generator({self.name!r}, sequences={self.decoder.slots}, context={self.context})"
+        usual = f", usual={dict(self.usual)}" if self.usual else ""
+        return f"Generator({self.name!r}, sequences={self.decoder.slots}, context={self.context}{usual})"
 
     def _ended(self, answers: Sequence[Answer]) -> list[Generation]:
         try:

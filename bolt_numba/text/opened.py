@@ -8,16 +8,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bolt_numba.base.errors import InvalidModelError
+from bolt_numba.base.errors import InvalidModelError, OptionError
 from bolt_numba.base.files.regular import read_text
 from bolt_numba.base.records import record
 from bolt_numba.text.layout import MOST_BYTES, TOKENIZER, model_in, path_of, settings_of, value_of
+from bolt_numba.text.sampling import Sampling
 from bolt_numba.text.tokens import MOST_BYTES as MOST_OF_TOKENIZER
 
 GENAI, CONFIG, GENERATION, TOKENS, TEMPLATE = (
     "genai_config.json", "config.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja"
 )  # fmt: skip
 FORMAT = "gguf"
+SAID = {
+    "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty", "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens",
+}  # fmt: skip
+"""What files say of how texts are made, and the field of `Sampling`."""
+DRAWN = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
+"""What holds in both layouts where tokens are drawn, and nothing else is said."""
 
 
 @record(frozen=True)
@@ -26,7 +34,9 @@ class WriterLayout:
 
     tokenizer: as JSON.  context: positions that it is made for; None: not said.  ends: tokens behind which it has done.
     begin: the token that texts may begin with; begins: whether they do, where the tokenizer does not see to it.
-    marks: the texts of tokens that templates name.  caches: patterns of their names, as `decoder_of` takes them.
+    marks: the texts of tokens that templates name.  usual: fields of `Sampling` that the model asks for.  lengths: the
+    least and the most tokens of a text and its prompt, where a caller says nothing.  caches: patterns of their names,
+    as `decoder_of` takes them.
     """
 
     tokenizer: str
@@ -36,6 +46,8 @@ class WriterLayout:
     begins: bool
     template: str | None
     marks: Mapping[str, str]
+    usual: Mapping[str, Any]
+    lengths: tuple[int, int | None] = (0, None)
     caches: tuple[tuple[str, str], ...] = ()
 
 
@@ -73,7 +85,10 @@ def layout_beside(model: Path) -> WriterLayout:
     template = _template(folder, tokens)
     named = {name: text for name, text in marks.items() if text is not None}
     caches = _caches(folder / GENAI, _part(folder / GENAI, own, "decoder")) if own else ()
-    return WriterLayout(tokenizer, context, ends, None, False, template, named, caches)
+    asks, where = (_part(folder / GENAI, genai, "search"), folder / GENAI) if genai else (said, folder / GENERATION)
+    least, most = (value_of(where, {key: asks.get(key) or None}, key, int) for key in ("min_length", "max_length"))
+    usual = _usual(where, asks)
+    return WriterLayout(tokenizer, context, ends, None, False, template, named, usual, (least or 0, most), caches)
 
 
 def layout_within(metadata: Mapping[str, str], name: str) -> WriterLayout:
@@ -83,8 +98,24 @@ def layout_within(metadata: Mapping[str, str], name: str) -> WriterLayout:
     own = {key: json.loads(metadata.get(key, "null")) for key in ("bos", "eos", "context_length", "add_bos")}
     return WriterLayout(
         metadata["tokenizer"], own["context_length"], tuple(own["eos"] or ()), own["bos"], bool(own["add_bos"]),
-        metadata.get("chat_template"), {},
+        metadata.get("chat_template"), {}, _wanted(name, json.loads(metadata.get("sampling", "{}"))),
     )  # fmt: skip
+
+
+def _usual(path: Path, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `Sampling` that a file asks for.  As in transformers, tokens are drawn where ``do_sample`` is true."""
+    draws, made = said.get("do_sample"), {own: said[key] for key, own in SAID.items() if said.get(key) is not None}
+    if draws is not True:
+        made.pop("temperature", None)
+    return _wanted(path, {**DRAWN, **made} if draws is True else made | ({} if draws is None else {"temperature": 0}))
+
+
+def _wanted(name: object, usual: dict[str, Any]) -> dict[str, Any]:
+    try:
+        Sampling(**usual)
+    except OptionError as error:
+        raise InvalidModelError(f"{name}: {error}") from None
+    return usual
 
 
 def _caches(path: Path, decoder: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from reprlib import repr as shortly
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 FEW_LIKELY = 1024
 """Likely tokens among which top-p mostly finds enough."""
-MOST_STOPS, MOST_LOGPROBS, LONGEST_STOP = 16, 100, 1 << 10
+MOST_STOPS, MOST_LOGPROBS, LONGEST_STOP, MOST_BIAS = 16, 100, 1 << 10, 100
 
 
 class Likely(NamedTuple):
@@ -36,18 +37,22 @@ class Likely(NamedTuple):
 class Sampling:
     """How a text is made; raises OptionError for a value that cannot be.
 
-    max_tokens: None: as many as the context takes.  temperature: 0: the likeliest token each time, which is greedy.
-    top_k: of so many of the likeliest; 0: of all.  top_p: of the likeliest that together have this probability.
-    min_p: of those that have at least this share of the likeliest's.  repetition_penalty: what logits of tokens that
-    were there are divided by.  frequency_penalty, presence_penalty: what is taken from logits of the answer's tokens,
-    for each time that they came, and once.  seed: the same gives the same text, whatever ran or runs; None: another
-    each time.
+    max_tokens: None: as many as the context takes.  min_tokens: before which no end token comes.
+    temperature: 0: the likeliest token each time, which is greedy.  top_k: of so many of the likeliest; 0: of all.
+    top_p: of the likeliest that together have this probability.  min_p: of those that have at least this share of the
+    likeliest's.
+    repetition_penalty: what logits of tokens that were there are divided by.  frequency_penalty, presence_penalty:
+    what is taken from logits of the answer's tokens, for each time that they came, and once.
+    logit_bias: by token, what is added to its logit.  seed: the same gives the same text, whatever ran or runs; None:
+    another each time.
     stop: texts that end it, and are not part of it.  logprobs: how likely each token was, beside so many of the
-    likeliest; None: not.  json_schema: what the text shall be, as an object or text; {}: any JSON.
-    grammar: in Lark's form, what else it shall be.
+    likeliest; None: not.
+    json_schema: what the text shall be, as an object or text; {}: any JSON.  grammar: in Lark's form, what else it
+    shall be.
     """
 
     max_tokens: int | None = None
+    min_tokens: int = 0
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -55,6 +60,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = MappingProxyType({})
     seed: int | None = None
     stop: str | Sequence[str] = ()
     logprobs: int | None = None
@@ -69,11 +75,18 @@ class Sampling:
             is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and math.isfinite(given)
             if not is_number or not least <= given <= most:
                 raise OptionError(f"{name}: got {given!r:.80}, wanted a number from {least:g} to {most:g}")
-        for name in ("top_k", "seed", "logprobs"):
+        for name in ("top_k", "min_tokens", "seed", "logprobs"):
             given = getattr(self, name)
-            is_none = given is None and name != "top_k"
+            is_none = given is None and name in ("seed", "logprobs")
             if not is_none and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
                 raise OptionError(f"{name}: got {given!r:.80}, wanted a whole number from 0")
+        bias: Any = self.logit_bias
+        if not isinstance(bias, Mapping) or not all(
+            type(one) is int and one >= 0 and isinstance(by, (int, float)) and -MOST_BIAS <= by <= MOST_BIAS
+            for one, by in bias.items()
+        ):
+            wanted = f"wanted numbers from -{MOST_BIAS} to {MOST_BIAS} by tokens"
+            raise OptionError(f"logit_bias: got {shortly(bias)}, {wanted}")
         if self.logprobs is not None and self.logprobs > MOST_LOGPROBS:
             raise OptionError(f"logprobs: got {self.logprobs}, wanted at most {MOST_LOGPROBS}")
         if self.repetition_penalty <= 0:
@@ -99,10 +112,15 @@ _RANGES = (
 
 
 class Sampler:
-    """Chooses the tokens of one text.  grammar: what they have to follow."""
+    """Chooses the tokens of one text.  grammar: what they have to follow.  ends: tokens that end it."""
 
-    def __init__(self, settings: Sampling, prompt: Sequence[int], grammar: Grammar | None = None) -> None:
-        self.settings, self.grammar = settings, grammar
+    def __init__(
+        self, settings: Sampling, prompt: Sequence[int], grammar: Grammar | None = None, ends: Sequence[int] = ()
+    ) -> None:
+        self.settings, self.grammar, self.ends = settings, grammar, [*ends]
+        self.early = 0 if grammar is not None else settings.min_tokens
+        """Tokens before which none ends the text; a grammar says by itself where it may end."""
+        self.biased, self.bias = [*settings.logit_bias], np.array([*settings.logit_bias.values()], np.float32)
         self.random = np.random.default_rng(settings.seed) if settings.temperature > 0 else None
         self.seen = {*prompt} if settings.repetition_penalty != 1 else set()
         self.made = Counter[int]()
@@ -110,8 +128,9 @@ class Sampler:
     def __call__(self, logits: Array) -> int:
         """The next token, of f32[vocabulary].  Raises DataError for logits that are no numbers."""
         settings = self.settings
-        if self.seen or self.made or self.grammar is not None:
+        if self.seen or self.made or self.biased or self.early or self.grammar is not None:
             logits = logits.copy()
+            logits[self.biased] += self.bias
             if self.made:
                 places, counts = (np.array([*of]) for of in (self.made.keys(), self.made.values()))
                 logits[places] -= settings.frequency_penalty * counts + settings.presence_penalty
@@ -119,6 +138,9 @@ class Sampler:
                 places = np.fromiter(self.seen, np.int64)
                 found, penalty = logits[places], np.float32(settings.repetition_penalty)
                 logits[places] = np.where(found > 0, found / penalty, found * penalty)
+            if self.early:
+                self.early -= 1
+                logits[self.ends] = -math.inf
             if self.grammar is not None:
                 self.grammar.mask(logits)
         token = int(logits.argmax())

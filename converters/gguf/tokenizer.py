@@ -56,13 +56,17 @@ ENDS = (
     "<|eom_id|>",
 )
 """Texts of control tokens that end an answer."""
+SAMPLING = {
+    "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repetition_penalty"
+}  # fmt: skip
+"""Keys of how tokens are to be drawn, and the setting of generators; one below 0 asks for what 0 does."""
 
 
 def read_tokenizer(found: Gguf) -> tuple[dict[str, str], list[str]]:
     """Entries of the graph's metadata, and what has no meaning here.  Raises InvalidModelError.
 
     ``tokenizer``: JSON · ``bos``: an id, absent if there is none · ``eos``: a list of all ids that end an answer ·
-    ``add_bos``: whether texts begin with bos · ``chat_template``: as the file has it.
+    ``add_bos``: whether texts begin with bos · ``chat_template``: as the file has it · ``sampling``: settings.
     """
     kind = found.text("tokenizer.ggml.model", "none")
     if kind in ("none", "no_vocab"):
@@ -78,7 +82,13 @@ def read_tokenizer(found: Gguf) -> tuple[dict[str, str], list[str]]:
     adds = found.values.get("tokenizer.ggml.add_bos_token", kind == "llama" or rules in BEGINS)
     facts["add_bos"] = json.dumps(bool(adds) and "bos" in facts)
     template = found.text("tokenizer.chat_template", "")
-    return facts | ({"chat_template": template} if template else {}), []
+    facts |= {"chat_template": template} if template else {}
+    named: dict[str, Any] = {own: found.values.get(f"general.sampling.{key}") for key, own in SAMPLING.items()}
+    asked = {own: value for own, value in named.items() if value is not None}
+    if odd := [own for own, value in asked.items() if type(value) not in (int, float)]:
+        raise InvalidModelError(f"{found.file}: keys 'general.sampling.*': got no number of {odd[0]}, wanted one")
+    asked = {own: float(f"{value:.7g}") if type(value) is float else value for own, value in asked.items()}  # of f32
+    return facts | ({"sampling": json.dumps({o: max(v, 0) for o, v in asked.items()})} if asked else {}), []
 
 
 class _Vocabulary:

@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 import bolt_numba as bn
+from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.converters.gguf.tokenizer import RULES
 from tests import models
 from tests.gguf_files import BY_SCORES, BYTEWISE, Tiny
@@ -107,6 +108,12 @@ def test_what_a_generator_asks_for() -> None:
     }  # fmt: skip
     assert facts(BY_SCORES)["add_bos"] == facts(BYTEWISE | {"tokenizer.ggml.add_bos_token": True})["add_bos"] == "true"
     assert facts(BYTEWISE | {"tokenizer.ggml.pre": "llama-bpe"})["add_bos"] == "true"
+    assert "sampling" not in given
+    asked = {"temp": 0.6, "min_p": -1.0, "top_k": 40, "penalty_repeat": 1.1, "mirostat": 0}
+    told = facts(BYTEWISE | {f"general.sampling.{key}": value for key, value in asked.items()})["sampling"]
+    assert json.loads(told) == {"temperature": 0.6, "top_k": 40, "min_p": 0, "repetition_penalty": 1.1}
+    with pytest.raises(InvalidModelError, match=r"general.sampling.\*': got no number of top_p"):
+        facts(BYTEWISE | {"general.sampling.top_p": "many"})
     assert set(facts({})) == {"format", "architecture", "context_length"}
 
 

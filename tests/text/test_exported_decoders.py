@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,14 @@ import pytest
 
 from bench.decoders import GROUPS
 from bench.decoders import SIZE as WIDTH
+from bolt_numba.cli.app import run
+from bolt_numba.cli.console import plain
 from bolt_numba.cli.serving import repository_of
+from bolt_numba.errors import InvalidModelError
 from bolt_numba.serve import ModelSettings
 from bolt_numba.text import Generator
 from bolt_numba.text.decoders import GrowingDecoder, MaskedDecoder
+from bolt_numba.text.opened import layout_beside
 from tests.serve.serving import running
 from tests.serve.test_rest import ask
 from tests.text.exported_decoders import HEADS, genai, optimum
@@ -63,6 +69,54 @@ def test_greedy_tokens_are_onnxruntimes(kind: str, tmp_path: Path) -> None:
         assert again.tokens == greedy(folder / name, heads, generator.tokens(PROMPTS[2] + " And so"), 12)
         chat = generator.chat([{"role": "user", "content": "Hi"}], max_tokens=3)
         assert chat.prompt_tokens == len("user: Hi\nassistant:")
+
+
+@pytest.mark.parametrize(("kind", "asked", "usual"), [
+    ("genai", {"do_sample": False, "temperature": 0.6, "top_k": 1, "min_length": 0}, {"temperature": 0, "top_k": 1}),
+    ("genai", {"do_sample": True, "top_p": 0.9}, {"temperature": 1.0, "top_k": 50, "top_p": 0.9}),
+    ("optimum", {"temperature": 0.6, "repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+    ("optimum", {"do_sample": True, "top_k": 20, "temperature": 0.6, "max_new_tokens": 9, "min_new_tokens": 2},
+     {"temperature": 0.6, "top_k": 20, "top_p": 1.0, "max_tokens": 9, "min_tokens": 2}),
+])  # fmt: skip
+def test_models_say_how_texts_are_made(kind: str, asked: Any, usual: Any, tmp_path: Path) -> None:
+    make, name, _, _ = FOLDERS[kind]
+    assert layout_beside(said(make(tmp_path), kind, asked) / name).usual == usual
+
+
+def said(folder: Path, kind: str, asked: Any) -> Path:
+    """A folder whose file of settings asks for something."""
+    path = folder / ("genai_config.json" if kind == "genai" else "generation_config.json")
+    own = json.loads(path.read_text())
+    path.write_text(json.dumps(own | ({"search": asked} if kind == "genai" else asked)))
+    return folder
+
+
+@pytest.mark.parametrize(("asked", "told"), [
+    ({"top_p": 7}, "generation_config.json: top_p: got 7"), ({"max_length": "x"}, "max_length: got 'x'"),
+    ({"do_sample": True, "temperature": [1]}, "generation_config.json: temperature: got"),
+])  # fmt: skip
+def test_what_models_cannot_ask_for(asked: Any, told: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidModelError, match=re.escape(told)):
+        layout_beside(said(optimum(tmp_path), "optimum", asked) / "model.onnx")
+
+
+def test_settings_go_before_what_a_model_asks_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"do_sample": True, "temperature": 5.0, "top_k": 0, "max_length": 12 + len(PROMPTS[0])}
+    said(optimum(tmp_path), "optimum", asked)
+    with Generator(tmp_path, context=200, threads=1) as made:
+        assert "usual={'temperature': 5.0, 'top_k': 0, 'top_p': 1.0}" in repr(made)
+        likeliest = greedy(tmp_path / "model.onnx", HEADS, made.tokens(PROMPTS[0]), 12)
+        drawn = [made.generate(PROMPTS[0], seed=seed).tokens for seed in range(4)]
+        assert {tuple(one) for one in drawn} != {tuple(likeliest)}
+        assert max(map(len, drawn)) == 12
+        assert made.generate(PROMPTS[0], temperature=0).tokens == likeliest
+        assert len(made.generate(PROMPTS[0], temperature=0, max_tokens=14).tokens) in (14, len(likeliest))
+        written = [made.generate(PROMPTS[0], seed=seed, max_tokens=12).text for seed in range(2)]
+        text = made.generate(PROMPTS[0], temperature=0, max_tokens=12).text
+    for how, wanted in (["--seed", "0"], written[0]), (["--seed", "1"], written[1]), (["--greedy"], text):
+        asked = ["generate", str(tmp_path), PROMPTS[0], "--max-tokens", "12", "--context", "200", "--threads", "1"]
+        assert run([*asked, *how]) == 0
+        assert capsys.readouterr().out == plain(wanted) + "\n"
 
 
 @pytest.mark.parametrize("kind", FOLDERS)

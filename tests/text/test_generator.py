@@ -279,6 +279,9 @@ def test_repetitions_are_less_likely() -> None:
     assert [sampler(logits) for _ in range(4)] == [0, 1, 0, 1]
     sampler = Sampler(Sampling(presence_penalty=0.15), [])
     assert [sampler(logits) for _ in range(4)] == [0, 1, 0, 0]
+    assert Sampler(Sampling(logit_bias={1: 0.2}), [])(logits) == 1
+    sampler = Sampler(Sampling(min_tokens=2), [], ends=[0, 1])
+    assert [sampler(logits) for _ in range(3)] == [2, 2, 0]
     with pytest.raises(DataError, match=r"logits: got nan, wanted numbers"):
         Sampler(Sampling(), [])(np.full(3, np.nan, "f4"))
 
@@ -348,6 +351,9 @@ def test_a_long_prompt_leaves_time_for_others(many: Generator, one: Generator, m
     ({"top_k": -1}, "top_k: got -1, wanted a whole number from 0"), ({"seed": 1.5}, "seed: got 1.5"),
     ({"logprobs": 101}, "logprobs: got 101, wanted at most 100"), ({"stop": [""]}, "stop: got ['']"),
     ({"max_tokens": 0}, "max_tokens: got 0"), ({"stop": ["a"] * 99}, "wanted at most 16 texts"),
+    ({"min_tokens": None}, "min_tokens: got None"), ({"logit_bias": {-1: 1}}, "logit_bias: got {-1: 1}"),
+    ({"logit_bias": {1: 101}}, "wanted numbers from -100 to 100"), ({"logit_bias": [1]}, "logit_bias: got [1]"),
+    ({"logit_bias": {258: 1}}, "logit_bias: got 258, wanted tokens up to 257"),
     ({"tempreature": 1}, "did you mean 'temperature'?"), ({"json_schema": {}, "grammar": "x"}, "wanted one of the two"),
     ({"json_schema": "{"}, "json_schema: got '{', wanted one that can be read"),
     ({"json_schema": {1, 2}}, "json_schema: got {1, 2}"),
@@ -424,7 +430,7 @@ def test_generate_writes_the_text(
     how = ["--threads", "1", "--max-tokens", "12"]
     assert run(["generate", str(file), "Once upon", "--greedy", *how]) == 0
     spelled = one.generate("Once upon", max_tokens=12).text
-    assert capsys.readouterr().out.rstrip("\n").replace("\\x", "") [:3] == spelled[:3]
+    assert capsys.readouterr().out.rstrip("\n").replace("\\x", "")[:3] == spelled[:3]
     schema = tmp_path / "schema.json"
     schema.write_text('{"enum": ["left", "right"]}')
     assert run(["generate", str(file), "Which?", "--json", str(schema), "--chat", "--seed", "1", *how]) == 0
@@ -433,9 +439,7 @@ def test_generate_writes_the_text(
     assert "prompt: got 0 tokens" in capsys.readouterr().err
 
 
-def test_perplexity_is_printed(
-    file: Path, one: Generator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_perplexity_is_printed(file: Path, one: Generator, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (page := tmp_path / "page.txt").write_text("The train is late, and the cat sleeps.")
     assert run(["perplexity", str(file), str(page), "--threads", "1"]) == 0
     assert capsys.readouterr().out == f"{one.perplexity(page.read_text()):.4f}\n"
