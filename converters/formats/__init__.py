@@ -12,7 +12,7 @@ from bolt_numba.base.errors import DTypeError, InvalidModelError, UnsupportedOpE
 from bolt_numba.base.files.mapped import map_file
 from bolt_numba.base.files.regular import open_regular, read_regular
 from bolt_numba.base.records import record
-from bolt_numba.converters.bounded import HEAD, Folders, reading, refuse_no_model
+from bolt_numba.converters.bounded import HEAD, Folders, file_below, reading, refuse_no_model
 from bolt_numba.converters.formats.others import of_program, other_kind
 from bolt_numba.ir import MAGIC
 from bolt_numba.ir.graph import Graph
@@ -164,7 +164,10 @@ def _is_gguf(head: bytes, path: Path | None) -> bool:
 def _read_gguf(content: Content) -> Graph:
     from bolt_numba.converters.gguf.read import read_gguf
 
-    return read_gguf(content.view, content.name)
+    def open_part(name: str, what: str) -> bytes | memoryview:
+        return Content(file_below(content.folders, name, what)).view
+
+    return read_gguf(content.view, content.name, open_part)
 
 
 def _is_paddle(head: bytes, path: Path | None) -> bool:

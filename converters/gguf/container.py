@@ -86,6 +86,35 @@ def read_container(data: Data, file: str) -> Gguf:
     return _GgufBytes(data, file).read()
 
 
+def read_parts(data: Data, file: str, open_part: Callable[[str, str], Data]) -> Gguf:
+    """As `read_container`; of a model in several files ``data`` is the first, whose name tells those of the others.
+
+    open_part: the bytes of a file beside it, by its name and what messages call it.
+    """
+    found = read_container(data, file)
+    count, tensors = found.values.get("split.count", 0), dict(found.tensors)
+    if count in (0, 1):
+        return found
+    stem, ending = file.partition("-00001-of-")[0], f"-of-{count:05d}.gguf" if isinstance(count, int) else ""
+    if file != f"{stem}-00001{ending}" or found.values.get("split.no") != 0:
+        raise InvalidModelError(f"{file}: got one of {count} files, wanted the first, 'NAME-00001{ending}'")
+    for i in range(1, count):
+        what = f"{file}: part {i + 1} of {count}"
+        name = f"{stem}-{i + 1:05d}{ending}"
+        part = read_container(open_part(name, what), name)
+        place = part.values.get("split.no"), part.values.get("split.count")
+        if place != (i, count) or tensors.keys() & part.tensors:
+            got = f"split.no and split.count {place}" if place != (i, count) else "tensors that others have"
+            raise InvalidModelError(f"{what}: '{name}': got {got}, wanted {(i, count)} and tensors of its own")
+        tensors |= part.tensors
+    wanted = found.values.get("split.tensors.count", len(tensors))
+    if wanted != len(tensors):
+        raise InvalidModelError(
+            f"{file}: key 'split.tensors.count': got {wanted}, wanted {len(tensors)} of all parts"
+        )
+    return Gguf(file, found.values, tensors)
+
+
 class _GgufBytes:
     """Reads from ``at`` on."""
 

@@ -95,8 +95,6 @@ class DecoderSizes:
             self.unsupported.append("experts")
         if self.values.get(f"{self.arch}.attention.causal", True) is not True:
             self.unsupported.append("attention to later positions")
-        if self.values.get("split.count", 0) not in (0, 1):
-            self.unsupported.append("a model in several files, wanted them merged into one")
 
     def whole(self, key: str, default: int | None = None, most: int = MOST_SIZE) -> int:
         """A whole number above 0, or its default; a row of them where all layers have the same."""

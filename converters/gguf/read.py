@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bolt_numba.base.errors import InvalidModelError, UnsupportedOpError
-from bolt_numba.converters.gguf.container import Data, read_container
+from bolt_numba.converters.gguf.container import Data, read_parts
 from bolt_numba.converters.gguf.decoder import EMBEDDING, GgufDecoder
 from bolt_numba.converters.gguf.families import DecoderSizes
 from bolt_numba.converters.gguf.tokenizer import read_tokenizer
 from bolt_numba.ir.graph import Graph
 
 
-def read_gguf(data: Data, file: str) -> Graph:
-    """The decoder of a file, see `GgufDecoder`.
+def read_gguf(data: Data, file: str, open_part: Callable[[str, str], Data]) -> Graph:
+    """The decoder of a file, or of several whose first it is (see `read_parts`): a graph by `GgufDecoder`.
 
     Raises InvalidModelError, and UnsupportedOpError with all that has no meaning here.
 
     Metadata beside that of `read_tokenizer`: ``architecture``, and ``context_length``, the most positions.
     """
-    found = read_container(data, file)
+    found = read_parts(data, file, open_part)
     sizes = DecoderSizes(found)
     facts, unsupported = read_tokenizer(found)
     kinds = [f"tensor '{t.name}' of kind {t.kind}" for t in found.tensors.values() if t.data is None]

@@ -14,7 +14,9 @@ import pytest
 import bolt_numba as bn
 from bolt_numba.converters.formats import unsupported
 from bolt_numba.errors import BoltError, InvalidModelError, UnsupportedOpError
+from bolt_numba.ir.interpret import interpret
 from tests.attack.formats import BINARY
+from tests.converters.test_gguf import wide
 from tests.fuzz.targets import TARGETS
 from tests.gguf_files import BYTEWISE, Tiny, file_of, text
 from tests.level import few
@@ -94,10 +96,10 @@ def test_decoders_that_do_not_fit(change: Callable[[Tiny], Any], wanted: str) ->
 
 def test_all_that_is_unsupported_is_listed_at_once() -> None:
     tiny = Tiny("llama", expert_count=8)
-    tiny.extra = {**BYTEWISE, "tokenizer.ggml.pre": "another", "split.count": 3}
+    tiny.extra = {**BYTEWISE, "tokenizer.ggml.pre": "another"}
     tiny.tensors["output.weight"] = "IQ2_S", (40, 24), bytes(960)
     assert [line.split(", wanted")[0] for line in unsupported(tiny.data())] == [
-        "experts", "a model in several files", "tokenizer.ggml.pre 'another'", "tensor 'output.weight' of kind IQ2_S",
+        "experts", "tokenizer.ggml.pre 'another'", "tensor 'output.weight' of kind IQ2_S",
     ]  # fmt: skip
     tiny = Tiny("llama", rope__scaling__type="dynamic")
     tiny.vector("blk.0.ffn_gate_inp", 24)
@@ -108,6 +110,61 @@ def test_all_that_is_unsupported_is_listed_at_once() -> None:
         UnsupportedOpError, match=r"architecture 'mamba', wanted one of llama, qwen2, .*\n.*'bert', wanted"
     ):
         bn.load(file_of({"general.architecture": "mamba", "tokenizer.ggml.model": "bert"}, {}))
+
+
+def parts_of(tiny: Tiny, folder: Path, count: int = 3, **others: Any) -> Path:
+    """The first of some files of a decoder.  others: keys of the second file."""
+    values = {"general.architecture": tiny.arch, **{f"{tiny.arch}.{k}": v for k, v in tiny.keys.items()}}
+    names = list(tiny.tensors)
+    for i in range(count):
+        split = {"split.no": i, "split.count": count, "split.tensors.count": len(names)}
+        split |= {k.replace("__", "."): v for k, v in others.items()} if i == 1 else {}
+        some = {name: tiny.tensors[name] for name in names[i::count]}
+        (folder / f"m-{i + 1:05d}-of-{count:05d}.gguf").write_bytes(file_of(split if i else values | split, some))
+    return folder / f"m-00001-of-{count:05d}.gguf"
+
+
+def test_models_in_several_files(tmp_path: Path) -> None:
+    tiny, feeds = Tiny("llama"), {"input_ids": np.array([[1, 2, 3]]), "past_lengths": np.zeros(1, np.int32)}
+    first = parts_of(tiny, tmp_path)
+    graphs = [wide(bn.load(first)), wide(bn.load(tiny.data()))]
+    feeds |= {"rows": np.arange(3), **{v.name: np.zeros((1, 2, 12, 8), np.float32) for v in graphs[0].inputs[3:]}}
+    made, wanted = (interpret(graph, feeds)["logits"] for graph in graphs)
+    assert np.array_equal(made, wanted)
+    second = first.with_name("m-00002-of-00003.gguf")
+    with pytest.raises(InvalidModelError, match=r"^m-00002.*: got one of 3 files, wanted the first, 'NAME-00001-of-0"):
+        bn.load(second)
+    with pytest.raises(InvalidModelError, match=r"^model: got one of 3 files, wanted the first"):
+        bn.load(first.read_bytes())
+    second.unlink()
+    with pytest.raises(InvalidModelError, match=r"part 2 of 3: got 'm-00002-of-00003.gguf', wanted an existing file"):
+        bn.load(first)
+
+
+@pytest.mark.parametrize(
+    ("others", "wanted"),
+    [
+        ({"split__no": 2}, r"part 2 of 3: 'm-00002-.*': got split.no and split.count \(2, 3\), wanted \(1, 3\)"),
+        ({"split__count": 4}, r"part 2 of 3: 'm-00002-.*': got split.no and split.count \(1, 4\), wanted \(1, 3\)"),
+    ],
+)
+def test_parts_that_do_not_belong_together(others: dict[str, Any], wanted: str, tmp_path: Path) -> None:
+    first = parts_of(Tiny("llama"), tmp_path, **others)
+    with pytest.raises(InvalidModelError, match=f"^{first.name}: {wanted}"):
+        bn.load(first)
+
+
+def test_parts_have_each_tensor_once(tmp_path: Path) -> None:
+    tiny = Tiny("llama")
+    first = parts_of(tiny, tmp_path)
+    third = first.with_name("m-00003-of-00003.gguf")
+    held, split = dict(list(tiny.tensors.items())[2::3]), {"split.no": 2, "split.count": 3}
+    third.write_bytes(file_of(split, dict(list(held.items())[1:])))
+    with pytest.raises(InvalidModelError, match=r"key 'split.tensors.count': got 20, wanted 19 of all parts"):
+        bn.load(first)
+    third.write_bytes(file_of(split, {**held, "token_embd.weight": tiny.tensors["token_embd.weight"]}))
+    with pytest.raises(InvalidModelError, match=r"part 3 of 3: .*: got tensors that others have, wanted"):
+        bn.load(first)
 
 
 def test_damaged_files_are_refused_or_run(tmp_path: Path) -> None:
