@@ -6,11 +6,16 @@ import sys
 
 from bolt_numba.base.errors import BoltError
 
+INTERRUPTED = 130
+"""The exit code that shells know, which typer gives later on, too."""
+
 
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
         from bolt_numba.cli.app import run
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except BoltError as error:  # the environment asks for instructions that are not there
         sys.exit(f"error: {error}")
     except ModuleNotFoundError as error:

@@ -17,6 +17,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba import benchmark, peers
+from bolt_numba.__main__ import main
 from bolt_numba.cli import app, console, formats
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
@@ -169,6 +170,19 @@ class TestErrors:
 
         monkeypatch.setattr(bn, "load_model", fails)
         assert call("convert", DIGITS, "-o", "m.onnx") == (1, "", f"error: bolt-numba: {said}\n")
+
+    def test_an_interrupt_while_it_is_imported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Pressed:
+            """A finder of modules: somebody interrupts when it is asked."""
+
+            def find_spec(self, *given: object) -> None:
+                raise KeyboardInterrupt
+
+        monkeypatch.delitem(sys.modules, "bolt_numba.cli.app")
+        monkeypatch.setattr("sys.meta_path", [Pressed()])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 130
 
     def test_debug_raises(self, tmp_path: Path) -> None:
         (tmp_path / "bad.bolt").write_bytes(b"\x89BOLT\r\n\x1a")

@@ -70,8 +70,8 @@ def _owner(error: Exception, module: str) -> str:
 
 
 _PACKAGE = __package__.partition(".")[0]
-_INSTALLED_AS = {"google": "protobuf"}
-"""Packages of another name than what they are imported by."""
+_INSTALLED_AS = {"google": "protobuf"} | dict.fromkeys(("tokenizers", "jinja2", "llguidance"), "'bolt-numba[text]'")
+"""Packages of another name than what they are imported by, and extras that have several."""
 _NOBODYS = {
     _PACKAGE,
     "numpy",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -16,14 +17,17 @@ from bolt_numba.cli import console
 from bolt_numba.cli.options import takes_options
 
 if TYPE_CHECKING:
-    from bolt_numba.text import Generator
+    from bolt_numba.text import Generation, Generator
 
 MOST_BYTES = 1 << 24
 """Of a prompt, a schema or a grammar in a file."""
 USUAL = {"temperature": 0.7, "top_p": 0.95}
 """Where neither the command nor the model says something."""
 ELSE = "Else as the model asks for"
-LEAVE = ("/exit", "/quit")
+LEAVE, ANEW = ("/exit", "/quit", "/bye"), "/clear"
+COMMAND = re.compile(r"\s*/\w*\s*")
+"""No message: somebody looks for a command."""
+KEYS = f"A line is a message. Ctrl-C ends an answer, {ANEW} begins anew, {LEAVE[0]} or Ctrl-D ends the chat."
 
 Model: TypeAlias = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A file of GGUF, or a folder of onnxruntime-genai or Optimum.")
@@ -80,9 +84,12 @@ def generate(
     """Go on with a text, as the model would."""
     settings = _settings(max_tokens, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
     settings |= {"stop": stop, "json_schema": _read(schema), "grammar": _read(grammar)}
-    text = _typed() if prompt == "-" else prompt
+    text = _typed().removesuffix("\n") if prompt == "-" else prompt  # `echo` adds it, and models go on otherwise then
     with _opened(model, context=context, look_up=look_up, **options) as made:
-        _stream(made, [{"role": "user", "content": text}] if chat else text, settings)
+        if chat:
+            _answer(made, [{"role": "user", "content": text}], settings)
+        else:
+            _stream(made, text, settings)
 
 
 @takes_options(without=("stages",))
@@ -101,19 +108,21 @@ def chat(
     look_up: LookUpOf = False,
     options: Mapping[str, Any] = {},
 ) -> None:
-    """Chat with a model: a line each, /exit ends it; Ctrl-C ends an answer."""
+    """Chat with a model: a line is a message, Ctrl-C ends an answer, /exit the chat."""
     settings = _settings(max_tokens, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
     first = [] if system is None else [{"role": "system", "content": system}]
     with _opened(model, context=context, look_up=look_up, **options) as made:
         made.template  # noqa: B018  # a model without one is told before anybody types
         said = [*first]
+        if sys.stdin.isatty():
+            console.note(KEYS)
         while (line := _line()) is not None:
-            if not line.strip():
-                continue
-            said.append({"role": "user", "content": line})
-            while len(said) > len(first) + 1 and not _fits(made, said):
-                del said[len(first) : len(first) + 2]  # a message and its answer
-            said.append({"role": "assistant", "content": _stream(made, said, settings)})
+            if line.strip() == ANEW:
+                said = [*first]
+            elif COMMAND.fullmatch(line):
+                console.note(KEYS)
+            elif line.strip():
+                said = _turn(made, said, line, len(first), settings)
 
 
 @takes_options(without=("stages",))
@@ -127,6 +136,20 @@ def perplexity(
     given = _typed() if str(text) == "-" else _read(text) or ""
     with _opened(model, context=context, **options) as made:
         console.write(f"{made.perplexity(given):.4f}")
+
+
+def _turn(
+    made: Generator, before: list[dict[str, str]], line: str, first: int, settings: Mapping[str, Any]
+) -> list[dict[str, str]]:  # fmt: skip
+    """What was said, and one more message: where it outgrows the context, what came behind ``first`` is left out."""
+    said = [*before, {"role": "user", "content": line}]
+    while len(said) > first + 1 and not _fits(made, said):
+        del said[first : first + 2]  # a message and its answer
+    try:
+        return [*said, {"role": "assistant", "content": _answer(made, said, settings, may_stop=True)}]
+    except DataError as error:  # of this message: the chat goes on without it
+        console.note(f"error: {error}")
+        return before
 
 
 def _settings(max_tokens: int, greedy: bool, temperature: float | None, *rest: Any) -> dict[str, Any]:
@@ -169,13 +192,27 @@ def _line() -> str | None:
     return None if line.strip() in LEAVE else line
 
 
-def _stream(made: Generator, prompt: Any, settings: Mapping[str, Any]) -> str:
-    """Write a text as it comes; what came of it."""
+def _answer(
+    made: Generator, said: Sequence[Mapping[str, str]], settings: Mapping[str, Any], may_stop: bool = False
+) -> str:  # fmt: skip
+    """Write the answer to messages, and say where it was cut off; the answer."""
+    from bolt_numba.text.answers import LENGTH
+
+    found = _stream(made, said, settings, may_stop)
+    if found.finish_reason == LENGTH:
+        console.note(f"(cut off at {len(found.tokens)} tokens: --max-tokens and --context say how many)")
+    return found.text
+
+
+def _stream(made: Generator, prompt: Any, settings: Mapping[str, Any], may_stop: bool = False) -> Generation:
+    """Write a text as it comes; what came of it.  may_stop: an interrupt ends the text, and not the command."""
     answer = made.submit(prompt, **{**USUAL, **made.usual, **settings})
-    with suppress(KeyboardInterrupt):
-        for piece in answer:
-            sys.stdout.write(console.plain(piece.text))
-            sys.stdout.flush()
-    answer.cancel()
-    sys.stdout.write("\n")
-    return answer.result().text
+    try:
+        with suppress(KeyboardInterrupt) if may_stop else nullcontext():
+            for piece in answer:
+                sys.stdout.write(console.plain(piece.text))
+                sys.stdout.flush()
+    finally:
+        answer.cancel()
+        sys.stdout.write("\n")
+    return answer.result()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bolt_numba.base.budget import ask
+from bolt_numba.base.budget import Budget, ask, within
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.huge_pages import zeros_in_parts
 from bolt_numba.base.types import F32, I64, Array
@@ -115,12 +116,11 @@ class SharedDecoder(Decoder):
     def __init__(self, session: Session, slots: int, context: int, patterns: Patterns = ()) -> None:
         super().__init__(session, slots, context, patterns)
         self.want_inputs(IDS, *self.others)
-        self.caches: dict[str, Array] = {}
-        for name in self.presents:
-            heads, width = self.past(name)
-            spec = self.inputs[name]
-            ask(slots * heads * context * width * spec.dtype.itemsize, "caches")
-            self.caches[name] = zeros_in_parts((slots, heads, context, width), spec.dtype)
+        shapes = {name: (slots, heads, context, width) for name in self.presents for heads, width in [self.past(name)]}
+        size = sum(math.prod(shape) * self.inputs[name].dtype.itemsize for name, shape in shapes.items())
+        with within(Budget(memory=session.options.memory_limit)):
+            ask(size, f"caches: sequences={slots} of context={context}")
+        self.caches = {name: zeros_in_parts(shape, self.inputs[name].dtype) for name, shape in shapes.items()}
         self.filled, self.early = [0] * slots, EARLY
         self._kept: dict[tuple[int, int, int, int], _Frame] = {}
         self._frame(0, 1, 1, 1).plan()

@@ -122,7 +122,7 @@ class Generator:
             return self._ended([self.submit(prompt, **settings)])[0]
         given: Any = prompt
         if not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
-            raise DTypeError(f"prompt: got {given!r:.80}, wanted a text or a list of texts")
+            raise DTypeError(f"prompt: got {given!r:.80}, wanted a text or a list of texts: messages are for `chat`")
         answers = list[Answer]()
         try:
             answers += (self.submit(one, **settings) for one in prompt)
@@ -137,6 +137,10 @@ class Generator:
 
         Raises as `generate`, BoltError for a model without a template.
         """
+        given: Any = messages
+        if isinstance(given, str):
+            wanted = "a list of messages, each with role and content: `generate` goes on with a text"
+            raise DTypeError(f"messages: got {given!r:.80}, wanted {wanted}")
         return self._ended([self.submit(messages, **settings)])[0]
 
     def stream(self, prompt: Prompt, **settings: Any) -> Iterator[TextPiece]:
@@ -184,7 +188,9 @@ class Generator:
         else:
             found = self._encoded(self.template(prompt), False)  # type: ignore[arg-type]
         if not found or len(found) >= self.context:
-            raise DataError(f"prompt: got {len(found)} tokens, wanted from 1 to {self.context - 1}, below the context")
+            wanted, most = f"wanted from 1 to {self.context - 1}, below the context", self.layout.context or 0
+            more = f", which may be up to {most}" if found and most > self.context else ""
+            raise DataError(f"prompt: got {len(found)} tokens, {wanted}{more}")
         return found
 
     def _encoded(self, text: str, is_begun: bool) -> list[int]:

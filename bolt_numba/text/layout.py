@@ -16,7 +16,7 @@ from bolt_numba.base.records import record
 
 MODELS = ("model.bolt", "model.onnx", "decoder_model_merged.onnx", "onnx/model.onnx", "onnx/decoder_model_merged.onnx")
 """Of a folder, the first that there is."""
-TRAINED = ("model.safetensors", "pytorch_model.bin")
+TRAINED = ("*.safetensors", "pytorch_model*.bin")
 """Weights of PyTorch, which a folder has that nobody exported."""
 TOKENIZER = "tokenizer.json"
 MOST_BYTES = 1 << 23
@@ -49,17 +49,20 @@ class TextLayout:
     others: tuple[str, ...]
 
 
-def model_in(path: str | os.PathLike[str]) -> Path:
-    """The model of a folder, or the file itself.  Raises InvalidModelError where it has none, DTypeError, OSError."""
+def model_in(path: str | os.PathLike[str], page: str = "docs/text.md") -> Path:
+    """The model of a folder, or the file itself.  page: says how one is made of weights.
+
+    Raises InvalidModelError where the folder has none, DTypeError, OSError.
+    """
     given = path_of("model", path)
     given.stat()  # raises OSError where there is nothing
     if not given.is_dir():
         return given
     found = next((given / name for name in MODELS if (given / name).is_file()), None)
     if found is None:
-        trained = next((name for name in TRAINED if (given / name).is_file()), None)
+        trained = next((file.name for form in TRAINED for file in sorted(given.glob(form))), None)
         got = "no model" if trained is None else f"{trained}, which has no network in it"
-        see = "" if trained is None else ": optimum exports it, see docs/text.md"
+        see = "" if trained is None else f": optimum exports it, see {page}"
         raise InvalidModelError(f"{given}: got {got}, wanted one of {', '.join(MODELS)}{see}")
     return found
 
@@ -72,7 +75,8 @@ def layout_of(path: str | os.PathLike[str], tokenizer: str | os.PathLike[str] | 
         folder = folder.parent
     found = folder / TOKENIZER if tokenizer is None else path_of("tokenizer", tokenizer)
     if not found.is_file():
-        raise InvalidModelError(f"{found}: got no tokenizer, wanted {TOKENIZER} beside the model, or tokenizer=")
+        other = ": a model of GGUF makes texts, see docs/generate.md" if model.suffix == ".gguf" else ""
+        raise InvalidModelError(f"{found}: got no tokenizer, wanted {TOKENIZER} beside the model, or tokenizer={other}")
     kinds = _modules(folder / "modules.json")
     pooling = _pooling(folder / kinds.get("Pooling", "1_Pooling") / "config.json")
     told, said = folder / "sentence_bert_config.json", folder / "tokenizer_config.json"

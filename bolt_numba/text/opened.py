@@ -11,14 +11,14 @@ from typing import Any
 from bolt_numba.base.errors import InvalidModelError, OptionError
 from bolt_numba.base.files.regular import read_text
 from bolt_numba.base.records import record
-from bolt_numba.text.layout import MOST_BYTES, TOKENIZER, model_in, path_of, settings_of, value_of
+from bolt_numba.text.layout import MODELS, MOST_BYTES, TOKENIZER, model_in, path_of, settings_of, value_of
 from bolt_numba.text.sampling import Sampling
 from bolt_numba.text.tokens import MOST_BYTES as MOST_OF_TOKENIZER
 
 GENAI, CONFIG, GENERATION, TOKENS, TEMPLATE = (
     "genai_config.json", "config.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja"
 )  # fmt: skip
-FORMAT = "gguf"
+FORMAT, MOST_NAMES = "gguf", 8
 SAID = {
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "repetition_penalty": "repetition_penalty", "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens",
@@ -60,7 +60,10 @@ def file_of(path: str | os.PathLike[str]) -> Path:
     genai = given / GENAI
     said = value_of(genai, _part(genai, settings_of(genai), "model", "decoder"), "filename", str)
     if said is None:
-        return model_in(given)
+        if (files := sorted(given.glob("*.gguf"))) and not any((given / name).is_file() for name in MODELS):
+            names = ", ".join(file.name for file in files[:MOST_NAMES])
+            raise InvalidModelError(f"{given}: got a folder of {names}, wanted one of these")
+        return model_in(given, "docs/generate.md#your-own-model")
     if Path(said).name != said:
         raise InvalidModelError(f"{genai}: filename: got {said!r:.80}, wanted a name of a file beside it")
     found = next((given / name for name in ("model.bolt", said) if (given / name).is_file()), None)

@@ -226,6 +226,11 @@ def _plain(messages: Any) -> list[Any]:
         found = json.loads(json.dumps([*messages]))
     except (TypeError, ValueError, RecursionError) as error:
         raise DTypeError(f"messages: got what is no JSON: {error!s:.100}") from None
-    if odd := [one for one in found if not isinstance(one, dict) or not isinstance(one.get("role"), str)]:
+    if odd := [one for one in found if not _is_message(one)]:
         raise DTypeError(f"messages: got {odd[0]!r:.80}, wanted a role and content")
     return list(found)
+
+
+def _is_message(given: Any) -> bool:
+    """Whether it has what templates read: what calls tools may say nothing beside."""
+    return isinstance(given, dict) and isinstance(given.get("role"), str) and bool({"content", "tool_calls"} & {*given})

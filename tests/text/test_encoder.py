@@ -385,7 +385,7 @@ def test_the_package_is_asked_for_when_it_is_needed(place: Path) -> None:
         f"try: bn.text.Encoder({str(place)!r})\nexcept bn.BoltError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "package tokenizers: got none, wanted it: pip install tokenizers" in done.stdout
+    assert "package tokenizers: got none, wanted it: pip install 'bolt-numba[text]'" in done.stdout
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -13,8 +13,15 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
-from bolt_numba.cli.app import run
-from bolt_numba.errors import BoltError, DataError, DTypeError, InvalidModelError, OptionError, TimeLimitError
+from bolt_numba.errors import (
+    BoltError,
+    BudgetError,
+    DataError,
+    DTypeError,
+    InvalidModelError,
+    OptionError,
+    TimeLimitError,
+)
 from bolt_numba.sessions.bound import BoundRun
 from bolt_numba.text import Generator, Sampling, batching
 from bolt_numba.text.sampling import Sampler
@@ -387,6 +394,14 @@ def test_prompts_that_cannot_be(one: Generator, file: Path) -> None:
 def test_files_that_are_no_decoder(tmp_path: Path, file: Path) -> None:
     with pytest.raises(InvalidModelError, match="got no model, wanted one of"):
         Generator(tmp_path)
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(b"")
+    with pytest.raises(InvalidModelError, match=r"which has no network in it.*docs/generate\.md#your-own-model"):
+        Generator(tmp_path)
+    (tmp_path / "small.gguf").write_bytes(b"")
+    with pytest.raises(InvalidModelError, match=r"got a folder of small\.gguf, wanted one of these"):
+        Generator(tmp_path)
+    with pytest.raises(InvalidModelError, match=r"got no tokenizer.*makes texts, see docs/generate\.md"):
+        bn.text.Encoder(tmp_path / "small.gguf")
     graph = bn.load(file)
     graph.metadata = {}
     bn.save(graph, tmp_path / "model.bolt")
@@ -421,44 +436,22 @@ def test_an_error_of_a_run_reaches_its_reader(many: Generator, monkeypatch: pyte
         many.generate("Once")
 
 
-# --- commands --------------------------------------------------------------------------------------------------------
+def test_what_is_given_to_the_other_call(one: Generator) -> None:
+    with pytest.raises(DTypeError, match=r"wanted a list of messages.*`generate` goes on with a text"):
+        one.chat("Hi")  # type: ignore[arg-type]
+    with pytest.raises(DTypeError, match="wanted a text or a list of texts: messages are for `chat`"):
+        one.generate([{"role": "user", "content": "Hi"}])  # type: ignore[list-item]
 
 
-def test_generate_writes_the_text(
-    file: Path, one: Generator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    how = ["--threads", "1", "--max-tokens", "12"]
-    assert run(["generate", str(file), "Once upon", "--greedy", *how]) == 0
-    spelled = one.generate("Once upon", max_tokens=12).text
-    assert capsys.readouterr().out.rstrip("\n").replace("\\x", "")[:3] == spelled[:3]
-    schema = tmp_path / "schema.json"
-    schema.write_text('{"enum": ["left", "right"]}')
-    assert run(["generate", str(file), "Which?", "--json", str(schema), "--chat", "--seed", "1", *how]) == 0
-    assert capsys.readouterr().out in ('"left"\n', '"right"\n')
-    assert run(["generate", str(file), ""]) == 1
-    assert "prompt: got 0 tokens" in capsys.readouterr().err
+def test_a_prompt_beyond_a_context_that_may_be_larger(file: Path, one: Generator) -> None:
+    with pytest.raises(DataError, match=r"got 200 tokens, wanted from 1 to 127, below the context$"):
+        one.generate("a" * 200)
+    told = pytest.raises(DataError, match=r"below the context, which may be up to 128$")
+    with Generator(file, context=64, threads=1) as made, told:
+        made.generate("a" * 100)
 
 
-def test_perplexity_is_printed(file: Path, one: Generator, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (page := tmp_path / "page.txt").write_text("The train is late, and the cat sleeps.")
-    assert run(["perplexity", str(file), str(page), "--threads", "1"]) == 0
-    assert capsys.readouterr().out == f"{one.perplexity(page.read_text()):.4f}\n"
-    assert run(["perplexity", str(file), str(tmp_path / "none.txt")]) == 1
-    assert "none.txt" in capsys.readouterr().err
-
-
-def test_chat_remembers(file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = iter(["Hi", "", "And?", "/exit"])
-    asked: list[Any] = []
-    submit = Generator.submit
-    monkeypatch.setattr("builtins.input", lambda shown: next(typed))
-    noted = lambda self, said, **how: asked.append([*said]) or submit(self, said, **how)  # noqa: E731
-    monkeypatch.setattr(Generator, "submit", noted)
-    assert run(["chat", str(file), "--system", "K", "--max-tokens", "2", "--threads", "1"]) == 0
-    assert [[message["role"] for message in said] for said in asked] == [
-        ["system", "user"], ["system", "user", "assistant", "user"]
-    ]  # fmt: skip
-    assert len(capsys.readouterr().out.splitlines()) >= 2
-    typed, asked = iter(["a" * 30, "b" * 10, "c" * 5, "/exit"]), []
-    assert run(["chat", str(file), "--max-tokens", "4", "--threads", "1", "--greedy"]) == 0
-    assert [said[0]["content"][0] for said in asked] == ["a", "b", "b"]  # it outgrew half of the context
+def test_caches_are_asked_for_together(file: Path) -> None:
+    told = "caches: sequences=50 of context=128: memory: got 2 MiB, wanted at most 1 MiB"
+    with pytest.raises(BudgetError, match=told):
+        Generator(file, sequences=50, memory_limit=1 << 20, threads=1)

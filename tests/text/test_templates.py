@@ -111,7 +111,9 @@ def test_damaged_templates_get_an_error_or_work(monkeypatch: pytest.MonkeyPatch)
             ChatTemplate("".join(parts), {"eos_token": "</s>"})(CHAT)
 
 
-@pytest.mark.parametrize("given", ["Hi", [], [1], [{"role": 1}], [{"content": "x"}], {"role": "user"}, [{"x": set()}]])
+@pytest.mark.parametrize(
+    "given", ["Hi", [], [1], [{"role": 1}], [{"content": "x"}], [{"role": "user"}], {"role": "user"}, [{"x": set()}]]
+)
 def test_what_are_no_messages(given: Any) -> None:
     with pytest.raises(DTypeError, match="messages: got "):
         ChatTemplate("x", {})(given)
