@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,8 @@ def put_number(form: Form, blocks: Array, at: int, values: Array) -> None:
     if form.power:
         blocks[..., at] = np.round(np.log2(np.maximum(np.abs(values), 1e-30))) + 128
     else:
-        blocks[..., at : at + 2] = values.astype(np.float16)[..., None].view(np.uint8)
+        number = values.astype(form.plain or np.float16)[..., None].view(np.uint8)
+        blocks[..., at : at + number.shape[-1]] = number
 
 
 def stored(kind: str, n: int, k: int, rng: np.random.Generator) -> tuple[bytes, Array]:
@@ -98,6 +100,12 @@ def stored(kind: str, n: int, k: int, rng: np.random.Generator) -> tuple[bytes, 
     return raw.tobytes(), form.weights(raw)
 
 
+GELU, WITH_BIASES = ("gemma", "gemma2", "gemma3", "phi2", "falcon", "starcoder2"), ("phi2", "starcoder2")
+CENTRED, PARALLEL = ("phi2", "falcon", "starcoder2", "command-r", "cohere2"), ("phi2", "falcon", "command-r", "cohere2")
+NEIGHBOURS = ("llama", "smollm3", "granite", "granitemoe", "command-r", "cohere2")
+"""Families that are alike."""
+
+
 class Tiny:
     """A decoder of a family as its file has it.
 
@@ -106,14 +114,14 @@ class Tiny:
     """
 
     def __init__(self, arch: str, kind: str = "F32", layers: int = 2, width: int = 24, **keys: Any) -> None:
-        self.arch, self.rng, self.kind = arch, np.random.default_rng(len(arch)), kind
+        self.arch, self.rng, self.kind = arch, np.random.default_rng(len(arch) + 1), kind
         self.layers, self.width, self.inner, self.heads, self.kv_heads = layers, width, width, 4, 2
         self.head = 8 if width < 64 else width // 4
         self.keys = {
             "block_count": layers, "embedding_length": width, "feed_forward_length": self.inner,
             "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": self.head,
             "attention.value_length": self.head, "context_length": CONTEXT, "rope.freq_base": 100.0,
-            "attention.layer_norm_rms_epsilon": 1e-5,
+            "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5,
         } | {key.replace("__", "."): value for key, value in keys.items()}  # fmt: skip
         self.weights: dict[str, Array] = {}
         self.tensors: dict[str, tuple[str, Sequence[int], bytes]] = {}
@@ -121,37 +129,66 @@ class Tiny:
         self.sines, self.slower = 1.0, np.ones(self.head // 2)
         q, kv = self.heads * self.head, self.kv_heads * self.head
         self.matrix("token_embd", VOCABULARY, width)
-        self.vector("output_norm", width)
+        self.norm("output_norm")
+        if arch in ("phi2", "qwen2moe", "olmo2"):
+            self.matrix("output", VOCABULARY, width, has_bias=arch == "phi2")
         for i in range(layers):
             self._layer(f"blk.{i}.", q, kv)
 
     def _layer(self, at: str, q: int, kv: int) -> None:
-        after = ("post_attention_norm", "post_ffw_norm") if self.arch in ("gemma2", "gemma3") else ()
-        for name in ("attn_norm", "ffn_norm", *after):
-            self.vector(at + name, self.width)
-        if self.arch == "phi3":
+        after = ("post_attention_norm", "post_ffw_norm") if self.arch in ("gemma2", "gemma3", "olmo2") else ()
+        for name in ("attn_norm", *(() if self.arch in PARALLEL else ("ffn_norm",))) if self.arch != "olmo2" else ():
+            self.norm(at + name)
+        for name in after:
+            self.norm(at + name)
+        if self.arch == "falcon" and "large" in self.keys:
+            self.norm(f"{at}attn_norm_2")
+        every = self.arch in WITH_BIASES
+        if self.arch in ("phi3", "falcon"):
             self.matrix(f"{at}attn_qkv", q + 2 * kv, self.width)
-            self.matrix(f"{at}ffn_up", 2 * self.inner, self.width)
         else:
-            for part, n in {
-                "attn_q": q,
-                "attn_k": kv,
-                "attn_v": kv,
-                "ffn_gate": self.inner,
-                "ffn_up": self.inner,
-            }.items():
-                self.matrix(at + part, n, self.width)
-                if self.arch == "qwen2" and part in ("attn_q", "attn_k", "attn_v"):
-                    self.vector(at + part, n, ".bias")
-        self.matrix(f"{at}attn_output", self.width, q)
-        self.matrix(f"{at}ffn_down", self.width, self.inner)
-        if self.arch in ("qwen3", "gemma3"):
-            self.vector(f"{at}attn_q_norm", self.head)
-            self.vector(f"{at}attn_k_norm", self.head)
+            for part, n in {"q": q, "k": kv, "v": kv}.items():
+                self.matrix(f"{at}attn_{part}", n, self.width, every or self.arch in ("qwen2", "qwen2moe"))
+        self.matrix(f"{at}attn_output", self.width, q, every)
+        if "expert_count" in self.keys:
+            self._experts(f"{at}ffn_")
+        else:
+            self.feed_forward(f"{at}ffn_", "", self.inner, every)
+        if self.arch in ("qwen3", "qwen3moe", "gemma3", "olmo2"):
+            for part, n in {"q": q, "k": kv}.items():
+                self.vector(f"{at}attn_{part}_norm", n if self.arch == "olmo2" else self.head)
 
-    def matrix(self, name: str, n: int, k: int) -> None:
+    def _experts(self, at: str) -> None:
+        count, inner = self.keys["expert_count"], self.keys.get("expert_feed_forward_length", self.inner)
+        kind, self.kind = self.kind, "F32"
+        self.matrix(f"{at}gate_inp", count, self.width)
+        self.kind = kind
+        sizes = {"gate": (inner, self.width), "up": (inner, self.width), "down": (self.width, inner)}
+        for part, (n, k) in sizes.items():
+            raw, made = stored(self.kind, count * n, k, self.rng)
+            self.weights[f"{at}{part}_exps"] = made.reshape(count, n, k)
+            self.tensors[f"{at}{part}_exps.weight"] = self.kind, (count, n, k), raw
+        if "expert_shared_feed_forward_length" in self.keys:
+            self.feed_forward(at, "_shexp", self.keys["expert_shared_feed_forward_length"])
+        if self.arch == "qwen2moe":
+            self.vector(f"{at}gate_inp_shexp", self.width)
+
+    def feed_forward(self, at: str, ending: str, inner: int, has_bias: bool = False) -> None:
+        if self.arch not in ("phi3", "phi2", "falcon", "starcoder2"):
+            self.matrix(f"{at}gate{ending}", inner, self.width, has_bias)
+        self.matrix(f"{at}up{ending}", 2 * inner if self.arch == "phi3" else inner, self.width, has_bias)
+        self.matrix(f"{at}down{ending}", self.width, inner, has_bias)
+
+    def matrix(self, name: str, n: int, k: int, has_bias: bool = False) -> None:
         raw, self.weights[name] = stored(self.kind, n, k, self.rng)
         self.tensors[f"{name}.weight"] = self.kind, (n, k), raw
+        if has_bias:
+            self.vector(name, n, ".bias")
+
+    def norm(self, name: str) -> None:
+        self.vector(name, self.width)
+        if self.arch in ("phi2", "falcon", "starcoder2"):
+            self.vector(name, self.width, ".bias")
 
     def vector(self, name: str, n: int, ending: str = ".weight") -> None:
         made = self.rng.uniform(0.5, 1.5, n).astype(F32)
@@ -167,64 +204,137 @@ class Tiny:
 
     def logits(self, ids: Sequence[int]) -> Array:
         """Of each position of a sequence, [positions, vocabulary]."""
-        w, gemma = self.weights, self.arch.startswith("gemma")
-        x = w["token_embd"][list(ids)].astype(np.float64) * (np.sqrt(self.width) if gemma else 1)
+        w, gemma, keys = self.weights, self.arch.startswith("gemma"), self.keys
+        scale = np.sqrt(self.width) if gemma else keys.get("embedding_scale", 1)
+        x = w["token_embd"][list(ids)].astype(np.float64) * scale
+        residual = keys.get("residual_scale", 1)
         for i in range(self.layers):
             at = f"blk.{i}."
-            y = self._attention(i, self._norm(x, f"{at}attn_norm"))
-            x = x + (self._norm(y, f"{at}post_attention_norm") if f"{at}post_attention_norm" in w else y)
-            h = self._norm(x, f"{at}ffn_norm")
-            up = w[f"{at}ffn_up"]
-            gate, up = (w[f"{at}ffn_gate"], up) if self.arch != "phi3" else (up[: self.inner], up[self.inner :])
-            g = h @ gate.T
-            act = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3))) if gemma else g / (1 + np.exp(-g))
-            y = (act * (h @ up.T)) @ w[f"{at}ffn_down"].T
-            x = x + (self._norm(y, f"{at}post_ffw_norm") if f"{at}post_ffw_norm" in w else y)
-        y = self._norm(x, "output_norm") @ w.get("output", w["token_embd"]).T
-        return 30 * np.tanh(y / 30) if self.arch == "gemma2" else y
+            first = self._norm(x, f"{at}attn_norm")
+            own = self._norm(x, f"{at}attn_norm_2") if f"{at}attn_norm_2" in w else first
+            y = self._norm(self._attention(i, own), f"{at}post_attention_norm")
+            x = x + y * residual
+            h = first if self.arch in PARALLEL else self._norm(x, f"{at}ffn_norm")
+            y = self._chosen(h, f"{at}ffn_") if "expert_count" in keys else self._forward(h, f"{at}ffn_", "")
+            x = x + self._norm(y, f"{at}post_ffw_norm") * residual
+        y = self._linear(self._norm(x, "output_norm"), "output" if "output" in w else "token_embd")
+        scale = keys.get("logit_scale", 1)
+        y = y / scale if self.arch.startswith("granite") else y * scale
+        return np.asarray(30 * np.tanh(y / 30) if self.arch == "gemma2" else y)
+
+    def _linear(self, x: Array, name: str) -> Array:
+        return np.asarray(x @ self.weights[name].T + self.weights.get(f"{name}.bias", 0))
+
+    def _act(self, g: Array) -> Array:
+        if self.arch in GELU:
+            return np.asarray(0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3))))
+        return np.asarray(g / (1 + np.exp(-g)))
+
+    def _forward(self, h: Array, at: str, ending: str) -> Array:
+        up = self._linear(h, f"{at}up{ending}")
+        if self.arch == "phi3":
+            made = self._act(up[:, : self.inner]) * up[:, self.inner :]
+        elif f"{at}gate{ending}" in self.weights:
+            made = self._act(self._linear(h, f"{at}gate{ending}")) * up
+        else:
+            made = self._act(up)
+        return self._linear(made, f"{at}down{ending}")
+
+    def _chosen(self, h: Array, at: str) -> Array:
+        """Row by row, expert by expert."""
+        w, made = self.weights, np.zeros_like(h)
+        scores = np.exp(h @ w[f"{at}gate_inp"].T)
+        scores /= scores.sum(-1, keepdims=True)
+        for i, row in enumerate(scores):
+            best = np.argsort(-row, kind="stable")[: self.keys["expert_used_count"]]
+            whole = 1 if self.arch == "qwen2moe" else row[best].sum()
+            for e in best:
+                gate, up, down = (w[f"{at}{part}_exps"][e] for part in ("gate", "up", "down"))
+                made[i] += row[e] / whole * (down @ (self._act(gate @ h[i]) * (up @ h[i])))
+        if f"{at}up_shexp" in w:
+            part = 1 / (1 + np.exp(-h @ w[f"{at}gate_inp_shexp"][:, None])) if self.arch == "qwen2moe" else 1
+            made = made + part * self._forward(h, at, "_shexp")
+        return made
 
     def _norm(self, x: Array, name: str) -> Array:
-        return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * self.weights[name])
+        """As it is where the family has no such norm."""
+        if name not in self.weights:
+            return x
+        x = x - x.mean(-1, keepdims=True) if self.arch in CENTRED else x
+        made = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * self.weights[name]
+        return np.asarray(made + self.weights.get(f"{name}.bias", 0))
 
     def _attention(self, layer: int, x: Array) -> Array:
         w, at, n, d = self.weights, f"blk.{layer}.", len(x), self.head
         q_rows, kv_rows = self.heads * d, self.kv_heads * d
-        if self.arch == "phi3":
-            parts = np.split(w[f"{at}attn_qkv"], [q_rows, q_rows + kv_rows])
+        if f"{at}attn_qkv" in w:
+            q, k, v = np.split(self._linear(x, f"{at}attn_qkv"), [q_rows, q_rows + kv_rows], axis=1)
         else:
-            parts = [w[f"{at}attn_{part}"] for part in "qkv"]
-        q, k, v = (
-            (x @ m.T + w.get(f"{at}attn_{part}.bias", 0)).reshape(n, -1, d)
-            for part, m in zip("qkv", parts, strict=True)
-        )
+            q, k, v = (self._linear(x, f"{at}attn_{part}") for part in "qkv")
+        if self.arch == "olmo2":
+            q, k = self._norm(q, f"{at}attn_q_norm"), self._norm(k, f"{at}attn_k_norm")
+        q, k, v = (y.reshape(n, -1, d) for y in (q, k, v))
         q, k = (self._turned(y, layer, f"{at}attn_{part}_norm") for y, part in ((q, "q"), (k, "k")))
         k, v = (np.repeat(y, self.heads // self.kv_heads, axis=1) for y in (k, v))
         is_large = self.arch == "gemma2" and self.layers >= 46
-        scores = np.einsum("ihd,jhd->hij", q, k) / np.sqrt(self.width / self.heads if is_large else d)
+        scale = self.keys.get("attention.scale", 1 / np.sqrt(self.width / self.heads if is_large else d))
+        scores = np.einsum("ihd,jhd->hij", q, k) * scale
         scores = 50 * np.tanh(scores / 50) if self.arch == "gemma2" else scores
         ago = np.arange(n)[:, None] - np.arange(n)
         scores = np.where((ago < 0) | (ago >= self._window(layer)), -np.inf, scores)
         p = np.exp(scores - scores.max(-1, keepdims=True))
         y = np.einsum("hij,jhd->ihd", p / p.sum(-1, keepdims=True), v).reshape(n, -1)
-        return np.asarray(y @ w[f"{at}attn_output"].T)
+        return self._linear(y, f"{at}attn_output")
 
     def _is_local(self, layer: int) -> bool:
-        return {"gemma2": layer % 2 == 0, "gemma3": layer % 6 < 5}.get(self.arch, True)
+        four = dict.fromkeys(("olmo2", "cohere2"), layer % 4 < 3)
+        return {"gemma2": layer % 2 == 0, "gemma3": layer % 6 < 5, **four}.get(self.arch, True)
 
     def _window(self, layer: int) -> int:
         return self.keys.get("attention.sliding_window", 1 << 20) if self._is_local(layer) else 1 << 20
 
     def _turned(self, x: Array, layer: int, norm: str) -> Array:
-        x = self._norm(x, norm) if norm in self.weights else x
-        if self.arch == "smollm3" and layer % 4 == 3:
+        x = x if self.arch == "olmo2" else self._norm(x, norm)
+        if self.arch in ("smollm3", "cohere2") and layer % 4 == 3:
             return x
         size = self.keys.get("rope.dimension_count", self.head)
         is_local = self.arch == "gemma3" and self._is_local(layer)
         base = self.keys.get("rope.freq_base_swa", 10000.0) if is_local else 100.0
         turned = x.copy()
         for pair in range(size // 2):
-            a, b = (2 * pair, 2 * pair + 1) if self.arch in ("llama", "smollm3") else (pair, pair + size // 2)
+            a, b = (2 * pair, 2 * pair + 1) if self.arch in NEIGHBOURS else (pair, pair + size // 2)
             angle = np.arange(len(x))[:, None] * base ** (-2 * pair / size) / self.slower[pair]
             c, s = np.cos(angle) * self.sines, np.sin(angle) * self.sines
             turned[..., a], turned[..., b] = x[..., a] * c - x[..., b] * s, x[..., a] * s + x[..., b] * c
         return turned
+
+
+EXPERTS = {"expert_count": 5, "expert_used_count": 2}
+GRANITE = {"embedding_scale": 12.0, "residual_scale": 0.25, "attention__scale": 0.125, "logit_scale": 4.0}
+FAMILIES = {
+    "llama": Tiny("llama"),
+    "qwen2": Tiny("qwen2", width=32),
+    "qwen3": Tiny("qwen3"),
+    "phi3": Tiny("phi3", width=32, rope__dimension_count=6),
+    "smollm3": Tiny("smollm3", layers=4),
+    "gemma": Tiny("gemma"),
+    "gemma2": Tiny("gemma2", attention__sliding_window=3),
+    "gemma3": Tiny("gemma3", layers=6, attention__sliding_window=3),
+    "mixtral": Tiny("llama", **EXPERTS),
+    "qwen2moe": Tiny(
+        "qwen2moe", width=32, **EXPERTS, expert_feed_forward_length=16, expert_shared_feed_forward_length=40
+    ),
+    "qwen3moe": Tiny("qwen3moe", **EXPERTS, expert_feed_forward_length=16),
+    "granite": Tiny("granite", **GRANITE),
+    "granitemoe": Tiny("granitemoe", **GRANITE, **EXPERTS, expert_shared_feed_forward_length=40),
+    "phi2": Tiny("phi2", width=32, rope__dimension_count=4),
+    "falcon": Tiny("falcon", width=32),
+    "starcoder2": Tiny("starcoder2", width=32),
+    "olmo2": Tiny("olmo2", width=32, layers=4, attention__sliding_window=3),
+    "command-r": Tiny("command-r", width=32, logit_scale=0.25),
+    "cohere2": Tiny("cohere2", width=32, layers=4, logit_scale=0.25, attention__sliding_window=3),
+}
+"""Some of each, by what calls them."""
+SHOWN, LLAMA_CPP = 2, Path(__file__).parent / "golden" / "text" / "families.json"
+"""Of the first of these how many last logits llama.cpp has given, and where they are kept."""
+IDS = np.random.default_rng(0).integers(0, VOCABULARY, (2, 9))

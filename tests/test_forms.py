@@ -7,12 +7,16 @@ import zlib
 import numpy as np
 import pytest
 
+import bolt_numba as bn
 from bolt_numba.errors import DataError, OptionError, ShapeError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, dot_low_bytes, native, splat, vload_i32, vstore
 from bolt_numba.kernels.jit import PTR
 from bolt_numba.kernels.registry import KERNELS, Entry, load
 from bolt_numba.ops.layers.products.forms import FORMS
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
+from bolt_numba.ops.layers.products.matmul_experts import MatMulExperts
 from bolt_numba.ops.layers.products.matmul_forms import (
     LEVELS_OF_THREE,
     LEVELS_OF_TWO,
@@ -35,7 +39,7 @@ PAIRS = [
     (name, e)
     for name, form in FORMS.items()
     for e in KERNELS[MatMulForm, "cpu"]
-    if (form.plain is not None) == (e.name == "matmul_form_of_halves")
+    if (form.plain is not None) == (e.name == "matmul_form_of_floats")
     and (e.numerics == "default" or name in ALWAYS)
 ]
 GOLDEN = {
@@ -52,8 +56,9 @@ GOLDEN = {
     "IQ4_NL": (0xFB1B5F3D, [-2.827880859375, 6.8126220703125, 5.385986328125]),
     "IQ4_XS": (0x54F8DE89, [65.041259765625, -334.0755615234375, 128.43505859375]),
     "MXFP4": (0x2943D36B, [-0.125, 0.75, -2.0]),
+    "F32": (0x547C2662, [13.414285659790039, 15.842857360839844, 26.985713958740234]),
     "F16": (0x7CBCCCA9, [13.4140625, 15.84375, 26.984375]),
-    "BF16": (0x3292B2EA, [5931008.0, 30932992.0, 1602224128.0]),
+    "BF16": (0xC40DF66F, [13.4375, 15.8125, 27.0]),
 }
 """Of what gguf 0.19.0 makes of `bytes_of`: the CRC of all, zeros without signs; three of the last row."""
 
@@ -175,3 +180,39 @@ def test_products_of_bytes_do_not_saturate(low: int, high: int) -> None:
     x, y, to = np.full(BYTES, 127, U8), RNG.integers(low, high + 1, BYTES).astype(np.int8), np.empty(LANES, np.int32)
     low_dots.run(x=x, y=y, to=to)
     assert np.array_equal(to, 7 + (x.astype(int) * y).reshape(-1, 4).sum(1))
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "IQ4_NL", "MXFP4", "Q6_K", "F16", "F32"])
+def test_products_with_chosen_matrices(name: str) -> None:
+    """Against plain NumPy; a row's result has the same bits whichever rows run with it, and for any threads."""
+    rng, form, experts, n = np.random.default_rng(3), FORMS[name], 4, 39
+    count = 3 if form.block > 1 else 96
+    raw = np.tile(bytes_of(name), (experts * n // 2, 1)).reshape(experts, n, -1)
+    if form.plain is not None:
+        raw = rng.normal(size=(experts, n, count)).astype(form.plain).view(U8)
+    x, ids = rng.normal(size=(50, 1, form.block * count)).astype(F32), rng.integers(0, experts, (50, 2))
+    ids[:, 1] = (ids[:, 0] + 1) % experts
+    op, weights = MatMulExperts(name), np.stack([form.weights(each) for each in raw])
+    wanted = np.einsum("ik,iunk->iun", x[:, 0].astype(np.float64), weights[ids])
+    np.testing.assert_allclose(op.reference(x, raw, ids), wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+    made = []
+    for rows in (50, 3, 1):
+        inputs = x[:rows], raw, ids[:rows]
+        planned = plan(op, inputs)
+        assert planned is not None
+        made.append(run_planned(planned, inputs, (1, 3))[0])
+        assert_near(made[-1], wanted[:rows].astype(F32), 1e-4)
+        assert made[-1].tobytes() == made[0][:rows].tobytes()
+
+
+def test_chosen_matrices_are_there() -> None:
+    x, raw, ids = np.zeros((2, 1, 32), F32), np.zeros((3, 4, 34), U8), np.array([[0], [3]])
+    with pytest.raises(DataError, match=r"MatMulExperts: ids\[1, 0\]: got 3, wanted 0 to 2"):
+        MatMulExperts("Q8_0").reference(x, raw, ids)
+    b = Builder(Graph())
+    given = b.graph.add_input("ids", TensorType(I64, (2, 1)))
+    b.graph.add_output(b(MatMulExperts("Q8_0"), x, raw, given), "y")
+    with pytest.raises(DataError, match=r"MatMulExperts.*got 3, wanted 0 to 2"):
+        bn.compile(b.graph)(ids=ids)
+    with pytest.raises(ShapeError, match=r"MatMulExperts: rows of x: got 3, wanted 1 or 2, as ids"):
+        MatMulExperts("Q8_0").infer(TensorType(F32, (5, 3, 32)), TensorType(U8, (3, 4, 34)), TensorType(I64, (5, 2)))

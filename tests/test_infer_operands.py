@@ -50,6 +50,7 @@ ZEROED: dict[str, int] = {
     "ReverseSequence": 1,
     "RoiAlign": 2,
     "GroupQueryAttention": 5,
+    "MatMulExperts": 2,
 }
 """Operands that hold places or lengths, which only the run judges: zeros fit whatever the other operands are."""
 

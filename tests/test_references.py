@@ -46,7 +46,7 @@ INTERNAL_BY_FILE = {
     "tests/test_boxes.py": "PriorBox DetectionOutput",
     "tests/test_all_halves.py": "If",
     "tests/test_byte_moves.py": "ByteTable Between",
-    "tests/test_forms.py": "MatMulForm GatherForm",
+    "tests/test_forms.py": "MatMulForm GatherForm MatMulExperts",
     "tests/test_integer_ties.py": "BetweenBytes",
     "tests/test_loops.py": "Loop Scan",
     "tests/test_pointwise.py": "Chain",

@@ -216,7 +216,7 @@ class _GgufBytes:
     def _tensor(self, name: str, kind: str, shape: tuple[int, ...], start: int) -> GgufTensor:
         what, count, row = f"tensor '{name}'", math.prod(shape), shape[-1]
         self._want(0 < count <= 8 * self.size, f"{what}: shape", shape, f"elements that {self.size} bytes can hold")
-        form, per_row = FORMS.get(kind), 4 * row
+        form, per_row = None if kind == "F32" else FORMS.get(kind), 4 * row
         if form is not None:
             self._want(row % form.block == 0, f"{what}: last size", row, f"a multiple of {form.block} for {kind}")
             per_row = row // form.block * form.size

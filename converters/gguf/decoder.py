@@ -7,21 +7,23 @@ import math
 import numpy as np
 
 from bolt_numba.base.errors import InvalidModelError
-from bolt_numba.base.types import F16, F32, I32, I64, Array, Sym, TensorType
+from bolt_numba.base.types import F16, F32, I32, I64, U8, Array, Sym, TensorType
 from bolt_numba.converters.gguf.container import Gguf, GgufTensor
 from bolt_numba.converters.gguf.families import DecoderSizes
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.gather import Gather
 from bolt_numba.ops.arrays.generate import Range
+from bolt_numba.ops.arrays.reduce import ReduceSum, Softmax, TopK
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Squeeze, Unsqueeze
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
-from bolt_numba.ops.layers.norm import RMSNormalization
+from bolt_numba.ops.layers.norm import LayerNormalization, RMSNormalization
 from bolt_numba.ops.layers.products.forms import FORMS
 from bolt_numba.ops.layers.products.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul_experts import MatMulExperts
 from bolt_numba.ops.layers.products.matmul_forms import GatherForm, MatMulForm
-from bolt_numba.ops.pointwise import Add, Cast, Cos, Div, Gelu, Greater, Mul, Sin, Sub, Swish, Tanh, Where
+from bolt_numba.ops.pointwise import Add, Cast, Cos, Div, Gelu, Greater, Mul, Sigmoid, Sin, Sub, Swish, Tanh, Where
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 BATCH, SEQUENCE, ROOM = Sym("batch"), Sym("sequence"), Sym("room")
@@ -67,11 +69,15 @@ class GgufDecoder:
         x = self.embedded(ids)
         presents = []
         for i, past in enumerate(pasts):
-            y, *present = self.attention(i, self.normed(x, f"blk.{i}.attn_norm"), past)
+            at = f"blk.{i}."
+            given = self.normed(x, f"{at}attn_norm") if self.family.before else x
+            has_own = f"{at}attn_norm_2.weight" in self.found.tensors
+            y, *present = self.attention(i, self.normed(x, f"{at}attn_norm_2") if has_own else given, past)
             presents.append(present)
-            x = b(Add(), x, self.normed(y, f"blk.{i}.post_attention_norm") if self.family.after else y)
-            y = self.forward(i, self.normed(x, f"blk.{i}.ffn_norm"))
-            x = b(Add(), x, self.normed(y, f"blk.{i}.post_ffw_norm") if self.family.after else y)
+            x = self.added(x, y, f"{at}post_attention_norm")
+            if not self.family.parallel:
+                given = self.normed(x, f"{at}ffn_norm") if self.family.before else x
+            x = self.added(x, self.forward(given, f"{at}ffn_"), f"{at}post_ffw_norm")
         self.graph.add_output(self.logits(x, rows), "logits")
         for i, present in enumerate(presents):
             for value, part in zip(present, ("key", "value"), strict=True):
@@ -94,9 +100,14 @@ class GgufDecoder:
         """Numbers of a row, in f32."""
         made = self.tensor(name, size)
         form = FORMS.get(made.kind)
-        if made.data is None or (form is not None and form.plain is None):
+        if made.data is None or form is None or form.plain is None:
             raise InvalidModelError(f"{self.found.file}: tensor '{name}': kind: got {made.kind}, wanted floats")
-        return self.b.const(made.data if form is None else form.weights(made.data)[0], name)
+        return self.b.const(form.weights(made.data.view(U8)).reshape(-1), name)
+
+    @staticmethod
+    def content(value: Value) -> Array:
+        assert value.const is not None, "a vector of the file"
+        return value.const
 
     def optional(self, name: str, size: int) -> Value | None:
         return self.vector(name, size) if name in self.found.tensors else None
@@ -106,24 +117,42 @@ class GgufDecoder:
         b, made = self.b, self.tensor(f"{name}.weight", whole or n, k)
         assert made.data is not None, "kinds have been looked at"
         data = made.data[first : first + n] if whole else made.data
-        bias = None if whole else self.optional(f"{name}.bias", n)
-        if made.kind in FORMS:
-            return b(MatMulForm(made.kind), x, data, bias)
-        y = b(MatMul(trans_b=True), x, data)
-        return y if bias is None else b(Add(), y, bias)
+        bias = self.optional(f"{name}.bias", whole or n)
+        if bias is not None and whole:
+            bias = b.const(self.content(bias)[first : first + n], f"{name}.bias")
+        return b(MatMul(trans_b=True) if made.kind == "F32" else MatMulForm(made.kind), x, data, bias)
+
+    def chosen(self, x: Value, ids: Value, name: str, n: int, k: int) -> Value:
+        """X [..., 1 or chosen, k] times the matrices that ``ids`` [..., chosen] choose of those of all experts."""
+        made = self.tensor(f"{name}.weight", self.sizes.experts, n, k)
+        assert made.data is not None, "kinds have been looked at"
+        raw = made.data.view(U8).reshape(self.sizes.experts, n, -1)
+        return self.b(MatMulExperts(made.kind), x, raw, ids)
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def embedded(self, ids: Value) -> Value:
         b, table = self.b, self.tensor(EMBEDDING, 0, self.sizes.width)
         self.tokens = table.shape[0]
-        x = b(GatherForm(table.kind) if table.kind in FORMS else Gather(), b.const(table.data, EMBEDDING), ids)
-        return b(Mul(), x, math.sqrt(self.sizes.width)) if self.family.scaled else x
+        x = b(Gather() if table.kind == "F32" else GatherForm(table.kind), b.const(table.data, EMBEDDING), ids)
+        return self.scaled(x, math.sqrt(self.sizes.width) if self.family.scaled else self.sizes.scales["embedding"])
+
+    def scaled(self, x: Value, by: float) -> Value:
+        return x if by == 1 else self.b(Mul(), x, by)
 
     def normed(self, x: Value, name: str) -> Value:
         size = x.type.shape[-1] if x.type.shape is not None else 0
         assert isinstance(size, int), "rows have a size"
-        return self.b(RMSNormalization(epsilon=self.sizes.epsilon), x, self.vector(f"{name}.weight", size))
+        weight, epsilon = self.vector(f"{name}.weight", size), self.sizes.epsilon
+        if self.family.centred:
+            made: Value = self.b(LayerNormalization(-1, epsilon), x, weight, self.optional(f"{name}.bias", size))
+        else:
+            made = self.b(RMSNormalization(epsilon=epsilon), x, weight)
+        return made
+
+    def added(self, x: Value, y: Value, norm: str) -> Value:
+        y = self.normed(y, norm) if self.family.after else y
+        return self.b(Add(), x, self.scaled(y, self.sizes.scales["residual"]))
 
     def sines(self, local: bool) -> list[Value]:
         """Cosines and sines of the new positions, [batch, sequence, pairs]."""
@@ -139,8 +168,8 @@ class GgufDecoder:
         return [y if scale == 1 else b(Mul(), y, scale) for y in (b(Cos(), at), b(Sin(), at))]
 
     def factors(self, kind: str) -> Array:
-        found = self.vector(f"rope_{kind}.weight", self.sizes.turned // 2).const
-        if found is None or not (found > 0).all():
+        found = self.content(self.vector(f"rope_{kind}.weight", self.sizes.turned // 2))
+        if not (found > 0).all():
             raise InvalidModelError(f"{self.found.file}: tensor 'rope_{kind}.weight': got {found}, wanted more than 0")
         return found
 
@@ -150,7 +179,7 @@ class GgufDecoder:
         rows, whole, done = {}, sizes.head * sum(heads.values()), 0
         for part, count in heads.items():
             n = count * sizes.head
-            if self.family.fused:
+            if f"{at}attn_qkv.weight" in self.found.tensors:
                 rows[part] = self.product(x, f"{at}attn_qkv", n, sizes.width, done, whole)
                 done += n
             else:
@@ -163,27 +192,63 @@ class GgufDecoder:
 
     def turned(self, x: Value, heads: int, layer: int, norm: str) -> Value:
         """Queries or keys, with their norm if they have one, turned by their positions."""
-        b, step = self.b, self.family.unturned
+        b, step, made = self.b, self.family.unturned, self.found.tensors.get(f"{norm}.weight")
+        is_of_all = made is not None and made.shape != (self.sizes.head,)
+        x = self.normed(x, norm) if is_of_all else x
         x = b(Reshape(), x, np.array([0, 0, heads, self.sizes.head]))
-        if f"{norm}.weight" in self.found.tensors:
+        if made is not None and not is_of_all:
             x = self.normed(x, norm)
         if not step or (layer + 1) % step:
             turns = self.turns[self.sizes.window_of(layer) > 0]
             x = b(RotaryEmbedding(self.family.neighbours, "SHD"), x, *turns)
         return b(Reshape(), x, np.array([0, 0, heads * self.sizes.head]))
 
-    def forward(self, layer: int, x: Value) -> Value:
-        b, inner, width, at = self.b, self.sizes.inner, self.sizes.width, f"blk.{layer}.ffn_"
+    def forward(self, x: Value, at: str) -> Value:
+        b, sizes = self.b, self.sizes
+        if not sizes.experts:
+            return self.dense(x, at, sizes.inner)
+        y = self.of_experts(x, at)
+        if f"{at}up_shexp.weight" not in self.found.tensors:
+            return y
+        shared = self.dense(x, at, sizes.shared_inner, "_shexp")
+        if f"{at}gate_inp_shexp.weight" in self.found.tensors:
+            gate = b(Unsqueeze(), self.vector(f"{at}gate_inp_shexp.weight", sizes.width), np.array([1]))
+            shared = b(Mul(), shared, b(Sigmoid(), b(MatMul(), x, gate)))
+        return b(Add(), y, shared)
+
+    def acted(self, x: Value) -> Value:
+        return self.b(Gelu("tanh") if self.family.gelu else Swish(), x)
+
+    def dense(self, x: Value, at: str, inner: int, ending: str = "") -> Value:
+        """A feed-forward layer that all rows go through."""
+        b, width, up = self.b, self.sizes.width, f"{at}up{ending}"
         if self.family.fused:
-            gate, up = (self.product(x, f"{at}up", inner, width, first, 2 * inner) for first in (0, inner))
+            gate, value = (self.product(x, up, inner, width, first, 2 * inner) for first in (0, inner))
+            y = b(Mul(), self.acted(gate), value)
+        elif self.family.gated:
+            gate = self.product(x, f"{at}gate{ending}", inner, width)
+            y = b(Mul(), self.acted(gate), self.product(x, up, inner, width))
         else:
-            gate, up = (self.product(x, f"{at}{part}", inner, width) for part in ("gate", "up"))
-        act = b(Gelu("tanh"), gate) if self.family.gelu else b(Swish(), gate)
-        return self.product(b(Mul(), act, up), f"{at}down", width, inner)
+            y = self.acted(self.product(x, up, inner, width))
+        return self.product(y, f"{at}down{ending}", width, inner)
+
+    def of_experts(self, x: Value, at: str) -> Value:
+        """One that has many sets of weights, of which each row chooses some."""
+        b, sizes, last = self.b, self.sizes, np.array([-1])
+        likely = b(Softmax(), self.product(x, f"{at}gate_inp", sizes.experts, sizes.width))
+        weights, ids = b(TopK(), likely, np.array([sizes.used]))
+        if self.family.summing:
+            weights = b(Div(), weights, b(ReduceSum(), weights, last))
+        x, inner = b(Unsqueeze(), x, np.array([-2])), sizes.expert_inner
+        gate, up = (self.chosen(x, ids, f"{at}{part}_exps", inner, sizes.width) for part in ("gate", "up"))
+        y = self.chosen(b(Mul(), self.acted(gate), up), ids, f"{at}down_exps", sizes.width, inner)
+        return b(ReduceSum(keepdims=False), b(Mul(), y, b(Unsqueeze(), weights, last)), np.array([-2]))
 
     def logits(self, x: Value, rows: Value) -> Value:
         b, cap = self.b, self.sizes.last_cap
         x = b(Gather(), b(Reshape(), x, np.array([-1, self.sizes.width])), rows)
         name = "output" if HEAD in self.found.tensors else EMBEDDING.removesuffix(".weight")
         y = self.product(self.normed(x, "output_norm"), name, self.tokens, self.sizes.width)
+        scale = self.sizes.scales["logit"]
+        y = self.scaled(y, 1 / scale if self.family.divided else scale)
         return b(Mul(), b(Tanh(), b(Div(), y, cap)), cap) if cap else y

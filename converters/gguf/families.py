@@ -23,39 +23,59 @@ TURNS = {"beta_fast": 32.0, "beta_slow": 1.0}
 class Family:
     """What a decoder does other than llama.
 
-    neighbours: whether rotary pairs are neighbours, as llama's rows are stored, or halves of a head.  fused: queries,
-    keys and values are rows of one matrix, gates and values of the feed-forward layer those of another.  gelu: gates
-    by it, not by SiLU.  scaled: embeddings times the root of their size.  after: norms behind attention and
-    feed-forward layer, too.  cap, last_cap: of scores and of logits where the file says none.  pattern: of so many
-    layers the last sees all keys, the others a window; 0: all see all.  local_base: base of the angles of layers with a
-    window.  unturned: of so many layers the last has no rotary embedding.  large: number of layers from which on the
-    embedding's part of each head, not the head's own size, scales scores.
+    neighbours: whether rotary pairs are neighbours, as llama's rows are stored, or halves of a head.  centred: norms
+    take the mean away first.  before, after: whether there are norms before attention and feed-forward layer, and
+    behind them.  parallel: the feed-forward layer reads what attention does.  gated: whether it has gates.  fused:
+    these are rows of its first matrix.  gelu: gates by it, not by SiLU.  summing: whether weights of chosen experts
+    add up to 1.  scaled: embeddings times the root of their size.  cap, last_cap: of scores and of logits where the
+    file says none.  pattern: of so many layers the last sees all keys, the others a window; 0: all see all.
+    local_base: base of the angles of layers with a window; below 0: as in the others, where these are scaled.
+    unturned: of so many layers the last has no rotary embedding.  large: number of layers from which on the
+    embedding's part of each head, not the head's own size, scales scores.  divided: logits by the file's scale of
+    them, else they are multiplied.
     """
 
     neighbours: bool = False
+    centred: bool = False
+    before: bool = True
+    after: bool = False
+    parallel: bool = False
+    gated: bool = True
     fused: bool = False
     gelu: bool = False
+    summing: bool = True
     scaled: bool = False
-    after: bool = False
     cap: float = 0.0
     last_cap: float = 0.0
     pattern: int = 0
     local_base: float = 0.0
     unturned: int = 0
     large: int = MOST_LAYERS + 1
+    divided: bool = False
 
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(neighbours=True),
     "qwen2": Family(),
+    "qwen2moe": Family(summing=False),
     "qwen3": Family(),
+    "qwen3moe": Family(),
+    "granite": Family(neighbours=True, divided=True),
+    "granitemoe": Family(neighbours=True, divided=True),
+    "olmo2": Family(before=False, after=True, pattern=4, local_base=-1.0),
+    "command-r": Family(neighbours=True, centred=True, parallel=True),
+    "cohere2": Family(neighbours=True, centred=True, parallel=True, pattern=4, unturned=4),
+    "phi2": Family(centred=True, parallel=True, gated=False, gelu=True),
+    "falcon": Family(centred=True, parallel=True, gated=False, gelu=True),
+    "starcoder2": Family(centred=True, gated=False, gelu=True),
     "phi3": Family(fused=True, pattern=MOST_LAYERS + 1),
     "smollm3": Family(neighbours=True, unturned=4),
     "gemma": Family(gelu=True, scaled=True),
     "gemma2": Family(gelu=True, scaled=True, after=True, cap=50.0, last_cap=30.0, pattern=2, large=46),
     "gemma3": Family(gelu=True, scaled=True, after=True, pattern=6, local_base=10000.0, large=62),
 }
-"""By the architecture that files name.  Tensors tell of biases, norms of queries and keys, and factors of angles."""
+"""By the architecture that files name.  Tensors tell of biases, fused queries, keys and values, their norms, experts,
+and factors of angles."""
 
 
 class DecoderSizes:
@@ -80,9 +100,15 @@ class DecoderSizes:
         self.turned = self.whole("rope.dimension_count", self.head)
         self.context = self.whole("context_length", most=MOST_POSITIONS)
         self.window = self.whole("attention.sliding_window", 0, most=MOST_POSITIONS)
-        self.epsilon = self.real("attention.layer_norm_rms_epsilon", EPSILON)
+        self.epsilon = self.real(f"attention.layer_norm_{'' if self.family.centred else 'rms_'}epsilon", EPSILON)
+        self.experts = self.whole("expert_count", 0)
+        self.used = self.whole("expert_used_count", self.experts)
+        self.expert_inner = self.whole("expert_feed_forward_length", self.inner)
+        self.shared_inner = self.whole("expert_shared_feed_forward_length", self.inner)
+        self.scales = {what: self.real(f"{what}_scale", 0.0) or 1.0 for what in ("embedding", "residual", "logit")}
         self.cap = self.real("attn_logit_softcapping", self.family.cap)
         self.last_cap = self.real("final_logit_softcapping", self.family.last_cap)
+        self._want(self.used <= self.experts, "expert_used_count", self.used, f"at most {self.experts}")
         self._want(self.heads % self.kv_heads == 0, "attention.head_count", self.heads, f"{self.kv_heads} times some")
         fits = self.turned % 2 == 0 and self.turned <= self.head
         self._want(fits, "rope.dimension_count", self.turned, f"an even number up to {self.head}")
@@ -91,8 +117,6 @@ class DecoderSizes:
     def _list_unsupported(self) -> None:
         if self.whole("attention.value_length", self.head) != self.head:
             self.unsupported.append("values of another size than keys")
-        if self.whole("expert_count", 0):
-            self.unsupported.append("experts")
         if self.values.get(f"{self.arch}.attention.causal", True) is not True:
             self.unsupported.append("attention to later positions")
 
@@ -121,7 +145,8 @@ class DecoderSizes:
     @property
     def scale(self) -> float:
         """What scores are multiplied by."""
-        return 1 / math.sqrt(self.head if self.layers < self.family.large else self.width / self.heads)
+        given = self.real("attention.scale", 0.0)
+        return given or 1 / math.sqrt(self.head if self.layers < self.family.large else self.width / self.heads)
 
     def window_of(self, layer: int) -> int:
         """Keys that a layer sees, itself included; below 0: all."""
@@ -137,7 +162,7 @@ class DecoderSizes:
         """
         base = self.real("rope.freq_base", BASE)
         if local and self.family.local_base:
-            base = self.real("rope.freq_base_swa", self.family.local_base)
+            base = self.real("rope.freq_base_swa", max(self.family.local_base, 0.0) or base)
         self._want(base > 1, "rope.freq_base", base, "more than 1")
         pairs = np.arange(self.turned // 2)
         plain = base ** (-2 * pairs / self.turned)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bolt_numba.ops.layers.products.forms import FORMS
+from bolt_numba.ops.layers.products.matmul_experts import MatMulExperts
 from bolt_numba.ops.layers.products.matmul_forms import GatherForm, MatMulForm
 from bolt_numba.types import Array
 from tests.cases import Case, cases
@@ -40,3 +41,13 @@ def gather_form(draw: Draw, op: type[GatherForm]) -> Case:
     name, n = pick(draw, *FORMS), pick(draw, 1, 3, 20)
     indices = whole(draw, pick(draw, (), (0,), (4,), (2, 3)), -n, n - 1, pick(draw, np.int32, np.int64))
     return Case(op(name), (stored(draw, name, n, width(draw, name)), indices))
+
+
+@cases(MatMulExperts)
+def matmul_experts(draw: Draw, op: type[MatMulExperts]) -> Case:
+    name, experts, used = pick(draw, *FORMS), pick(draw, 1, 3, 5), pick(draw, 1, 2)
+    rows, n, blocks = pick(draw, (), (1,), (2, 3), (40,)), pick(draw, 7, 33), width(draw, name)
+    raw = stored(draw, name, experts * n, blocks).reshape(experts, n, -1)
+    x = real(draw, (*rows, pick(draw, 1, used), blocks * FORMS[name].block))
+    ids = whole(draw, (*rows, used), 0, experts - 1, pick(draw, np.int32, np.int64))
+    return Case(op(name), (x, raw, ids), exact=False, rtol=1e-4)

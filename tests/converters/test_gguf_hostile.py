@@ -74,6 +74,8 @@ def extra(**values: Any) -> Callable[[Tiny], Any]:
         (keys(embedding_length=32), r"tensor 'token_embd.weight': shape: got \(40, 24\), wanted \(0, 32\)"),
         (keys(block_count=1 << 31), "key 'llama.block_count': got 2147483648, wanted a whole number from 1 to 4096"),
         (keys(attention__head_count_kv=3), "key 'llama.attention.head_count': got 4, wanted 3 times some"),
+        (keys(expert_count=3, expert_used_count=4), "key 'llama.expert_used_count': got 4, wanted at most 3"),
+        (keys(expert_count=3, expert_used_count=2), "tensor 'blk.0.ffn_gate_inp.weight': got none, wanted one of"),
         (keys(rope__dimension_count=7), "key 'llama.rope.dimension_count': got 7, wanted an even number up to 8"),
         (keys(rope__freq_base=float("nan")), "key 'llama.rope.freq_base': got nan, wanted a finite number"),
         (keys(attention__layer_norm_rms_epsilon="x"), "key '.*rms_epsilon': got x, wanted a finite number"),
@@ -95,11 +97,13 @@ def test_decoders_that_do_not_fit(change: Callable[[Tiny], Any], wanted: str) ->
 
 
 def test_all_that_is_unsupported_is_listed_at_once() -> None:
-    tiny = Tiny("llama", expert_count=8)
+    tiny = Tiny("llama", attention__causal=False)
     tiny.extra = {**BYTEWISE, "tokenizer.ggml.pre": "another"}
-    tiny.tensors["output.weight"] = "IQ2_S", (40, 24), bytes(960)
+    for name in ("output.weight", "blk.0.ffn_up.weight"):
+        tiny.tensors[name] = "IQ2_S", (40, 24), bytes(960)
     assert [line.split(", wanted")[0] for line in unsupported(tiny.data())] == [
-        "experts", "tokenizer.ggml.pre 'another'", "tensor 'output.weight' of kind IQ2_S",
+        "attention to later positions", "tokenizer.ggml.pre 'another'", "tensor 'blk.0.ffn_up.weight' of kind IQ2_S",
+        "tensor 'output.weight' of kind IQ2_S",
     ]  # fmt: skip
     tiny = Tiny("llama", rope__scaling__type="dynamic")
     tiny.vector("blk.0.ffn_gate_inp", 24)

@@ -30,7 +30,7 @@ from tests import formats
 from tests.attack import documents, files
 from tests.attack.child import GOOD, refusal
 from tests.attack.formats import BINARY, TEXT
-from tests.gguf_files import BY_SCORES, BYTEWISE, Tiny
+from tests.gguf_files import BY_SCORES, BYTEWISE, EXPERTS, Tiny
 from tests.pipeline_graphs import graph as network
 
 Change = Callable[[bytes, np.random.Generator], bytes]
@@ -191,7 +191,9 @@ def _gguf_seeds() -> Iterator[bytes]:
     bytewise, by_scores = Tiny("llama", "Q4_1", width=32), Tiny("gemma3", layers=2, attention__sliding_window=3)
     bytewise.extra, by_scores.extra = BYTEWISE, BY_SCORES
     scaled = Tiny("phi3", rope__scaling__type="yarn", rope__scaling__factor=4.0)
-    yield from (tiny.data() for tiny in (bytewise, by_scores, scaled))
+    chosen = Tiny("qwen2moe", "IQ4_NL", width=32, **EXPERTS, expert_shared_feed_forward_length=32)
+    parallel = Tiny("phi2", "MXFP4", width=32)
+    yield from (tiny.data() for tiny in (bytewise, by_scores, scaled, chosen, parallel))
 
 
 def _bolt_seeds() -> Iterator[bytes]:

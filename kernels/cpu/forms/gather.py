@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 
 from bolt_numba.base.types import BF16, F16, Array
+from bolt_numba.base.types import F32 as F32_TYPE
 from bolt_numba.kernels.cpu.faults import report
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -24,6 +25,7 @@ from bolt_numba.kernels.cpu.language.lang import (
     store_f32,
     vload_bf16_n,
     vload_f16_n,
+    vload_n,
     vstore_n,
 )  # fmt: skip
 from bolt_numba.kernels.cpu.machine import PAYS_ELEMENTS
@@ -34,9 +36,9 @@ from bolt_numba.kernels.registry import Argument, Context, Fault, In, Out, Outs,
 from bolt_numba.ops.layers.products.forms import FORMS, Planes
 from bolt_numba.ops.layers.products.matmul_forms import GatherForm
 
-F16_ROWS, BF16_ROWS, POWERS = 1, 2, 3
+F32_ROWS, F16_ROWS, BF16_ROWS, POWERS = 1, 2, 3, 4
 """Kinds of forms: rows without codes, and scales that are powers of two."""
-KINDS = {F16: F16_ROWS, BF16: BF16_ROWS}
+KINDS = {F32_TYPE: F32_ROWS, F16: F16_ROWS, BF16: BF16_ROWS}
 ENTRY = 28
 """Bytes of what `places_of` says of a number."""
 
@@ -81,12 +83,15 @@ def halved_power(e):
 
 @inline
 def widen_row(to, at, count, kind):
-    """Numbers of 16 bits as f32; kind: which."""
+    """Numbers as f32; kind: which."""
     for j in range(0, count, LANES):
         if kind == F16_ROWS:
-            vstore_n(to + 4 * j, vload_f16_n(at + 2 * j, count - j), count - j)
+            some = vload_f16_n(at + 2 * j, count - j)
+        elif kind == BF16_ROWS:
+            some = vload_bf16_n(at + 2 * j, count - j)
         else:
-            vstore_n(to + 4 * j, vload_bf16_n(at + 2 * j, count - j), count - j)
+            some = vload_n(at + 4 * j, count - j)
+        vstore_n(to + 4 * j, some, count - j)
 
 
 def _gathered(a: Numbers) -> dict[str, Reach]:
@@ -103,7 +108,7 @@ def gather_form(p, tid, nthreads):
 
     raw: bytes [rows][blocks][size] · index: ``count`` integers of ``step`` bytes · y: f32 [count][blocks * block] ·
     codes, factors, others: by `places_of`, others of offsets · scale, offset: bytes of a block where these lie, offset
-    0 where ``middle`` is the code of 0 · less: what factors are more than they mean · kind: see `F16_ROWS` · table: u8
+    0 where ``middle`` is the code of 0 · less: what factors are more than they mean · kind: see `F32_ROWS` · table: u8
     [16], or 0.
     """
     lo, hi = split(p.count, tid, nthreads)

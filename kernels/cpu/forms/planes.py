@@ -10,6 +10,7 @@ read from one end to the other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import TypeAlias
 
 import numpy as np
@@ -147,22 +148,22 @@ def lay_planes(p, tid, nthreads):
                 to, codes = at - 4 * lane, codes + unit
 
 
-def pack_planes(layout: Layout, n: int, k: int, read: Callable[[slice], Parts]) -> Array:
-    """Panels of n rows of k weights; ``read`` gives some rows at a time, whole panels but for the last."""
+def pack_planes(layout: Layout, n: int, k: int, read: Callable[[slice], Parts], count: int = 1) -> Array:
+    """Panels of ``count`` matrices of n rows of k weights; ``read`` gives some rows of all, panels but for the last."""
     panel, kind = layout.panel_bytes(k), np.float32 if layout.wide else np.float16
-    made = line_aligned(panel * -(-n // PANEL))
+    panels, together = -(-n // PANEL), max(ROWS_READ // k // PANEL, 1) * PANEL
+    made = line_aligned(panel * panels * count)
     if n % PANEL:
-        made[-panel:] = 0
-    together = max(ROWS_READ // k // PANEL, 1) * PANEL
-    for first in range(0, n, together):
-        parts = read(slice(first, first + together))
+        made.reshape(count, panels, panel)[:, -1] = 0
+    for matrix, first in product(range(count), range(0, n, together)):
+        parts = read(slice(matrix * n + first, matrix * n + min(first + together, n)))
         kinds = (np.uint8, kind, kind, np.uint8, np.uint8)
         laid = [None if a is None else np.ascontiguousarray(a, t) for a, t in zip(parts, kinds, strict=True)]
         codes, scales, offsets, factors, others = laid
         lay_planes.run(
             codes=codes, scales=scales, offsets=offsets, factors=factors, others=others,
-            to=made[first // PANEL * panel :], n=len(parts[0]), k=parts[0].shape[1], bits=layout.bits, unit=layout.unit,
-            chunk=layout.chunk, size=layout.scale_bytes, panel=panel,
+            to=made[(matrix * panels + first // PANEL) * panel :], n=len(parts[0]), k=parts[0].shape[1],
+            bits=layout.bits, unit=layout.unit, chunk=layout.chunk, size=layout.scale_bytes, panel=panel,
         )  # fmt: skip
     return made
 

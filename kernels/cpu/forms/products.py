@@ -150,7 +150,7 @@ def some(at, left):
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-def _indented(lines: Sequence[str]) -> list[str]:
+def indented(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
@@ -197,38 +197,50 @@ def _unit(layout: Layout, rows: range, planes: int) -> list[str]:
     return [*lines, *(f"x{r} += {size}" for r in rows)]
 
 
-def _tile(layout: Layout, rows: range, planes: int) -> list[str]:
-    """Lines for one tile and one panel, whose columns begin at ``j``."""
-    load, size, height = "vload" if layout.wide else "vload_f16", layout.scale_bytes, len(rows)
+def tile_lines(layout: Layout, rows: range, planes: int, begin: Sequence[str]) -> list[str]:
+    """Lines for one tile and one panel, whose columns begin at ``j``.
+
+    begin: lines that name weights ``w``, and of each row x0, x1 ... and row0, row1 ..., its number in y.
+    """
+    load, size = "vload" if layout.wide else "vload_f16", layout.scale_bytes
     chunk = []
     for name in "so"[: layout.numbers]:
         chunk += [f"{name}{v} = {load}(w + {v * size} * LANES)" for v in (0, 1)]
         chunk.append(f"w += {2 * size} * LANES")
     unit = _unit(layout, rows, planes)
-    chunk += unit if layout.chunk == layout.unit else ["for _ in range(p.chunk):", *_indented(unit)]
-    lines = [f"w, x0, row = p.w + panel * p.panel, p.x + tile * {height} * p.row, tile * {height}"]
-    lines += [f"x{r} = x{r - 1} + p.row" for r in rows[1:]]
-    lines += [f"a{r}{v} = b{v}" for r in rows for v in (0, 1)]
-    lines += ["for _ in range(p.chunks):", *_indented(chunk)]
+    chunk += unit if layout.chunk == layout.unit else ["for _ in range(p.chunk):", *indented(unit)]
+    lines = [*begin, *(f"a{r}{v} = b{v}" for r in rows for v in (0, 1))]
+    lines += ["for _ in range(p.chunks):", *indented(chunk)]
     for r in rows:
-        lines.append(f"if row + {r} < p.rows:")
-        store = f"vstore_n(p.y + 4 * ((row + {r}) * p.n + j + {{v}} * LANES), a{r}{{v}}, p.n - j - {{v}} * LANES)"
-        lines += _indented([store.format(v=v) for v in (0, 1)])
+        lines.append(f"if row{r} < p.rows:")
+        store = f"vstore_n(p.y + 4 * (row{r} * p.n + j + {{v}} * LANES), a{r}{{v}}, p.n - j - {{v}} * LANES)"
+        lines += indented([store.format(v=v) for v in (0, 1)])
     return lines
+
+
+def table_lines(layout: Layout) -> list[str]:
+    return ["table = vload_i32(p.table)"] if layout.table else []
+
+
+def table_of(layout: Layout) -> Array | None:
+    """As kernels have it: 16 bytes again and again."""
+    return np.tile(np.array(layout.table, np.uint8), BYTES // 16) if layout.table else None
 
 
 def _source(layout: Layout, height: int, planes: int) -> str:
     """Text of the kernel for tiles of ``height`` rows."""
-    tile = _tile(layout, range(height), planes)
+    begin = [f"w, x0, row0 = p.w + panel * p.panel, p.x + tile * {height} * p.row, tile * {height}"]
+    begin += [f"x{r}, row{r} = x{r - 1} + p.row, row{r - 1} + 1" for r in range(1, height)]
+    tile = tile_lines(layout, range(height), planes, begin)
     task = ["panel, begin = task % panels, task // panels * p.span", "j = panel * 2 * LANES"]
     task += [f"b{v} = splat(np.float32(0))" for v in (0, 1)]
     task += ["if p.bias != 0:"]
     task += [f"    b{v} = vload_n(p.bias + 4 * (j + {v} * LANES), p.n - j - {v} * LANES)" for v in (0, 1)]
-    task += ["for tile in range(begin, min(begin + p.span, p.tiles)):", *_indented(tile)]
-    body = ["panels = ceil_div(p.n, 2 * LANES)"] + ["table = vload_i32(p.table)"] * bool(layout.table)
+    task += ["for tile in range(begin, min(begin + p.span, p.tiles)):", *indented(tile)]
+    body = ["panels = ceil_div(p.n, 2 * LANES)", *table_lines(layout)]
     body += ["first, last = split(panels * ceil_div(p.tiles, p.span), tid, nthreads)"]
-    body += ["for task in range(first, last):", *_indented(task)]
-    return "\n".join(["def product_of_planes(p, tid, nthreads):", *_indented(body)]) + "\n"
+    body += ["for task in range(first, last):", *indented(task)]
+    return "\n".join(["def product_of_planes(p, tid, nthreads):", *indented(body)]) + "\n"
 
 
 def _multiplied(height: int, a: Numbers) -> dict[str, Reach]:
@@ -297,7 +309,7 @@ def rounded_steps(
     main: dict[str, Argument] = {
         "x": x, "row": row, "w": w, "panel": panel, "bias": bias, "y": Out(0), "n": n, "rows": m, "tiles": tiles,
         "span": max(L2 // 4 // (row * height), 1), "chunks": chunks, "chunk": layout.chunk // layout.unit,
-        "table": np.tile(np.array(layout.table, np.uint8), BYTES // 16) if layout.table else None,
+        "table": table_of(layout),
     }  # fmt: skip
     together = is_parallel(context, 2 * m * n * k, panel * -(-n // PANEL))
     return [

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.types import BF16, BOOL, F16, Array, TensorType
+from bolt_numba.base.types import BF16, BOOL, F16, F32, Array, TensorType
 from bolt_numba.kernels.cpu.convolution.conv import accepts_conv, filter_steps
 from bolt_numba.kernels.cpu.language.lang import (
     LANES,
@@ -27,7 +27,15 @@ from bolt_numba.kernels.cpu.language.lang import (
 )
 from bolt_numba.kernels.cpu.products.matmul import PanelForm, accepts_matmul, product_steps
 from bolt_numba.kernels.cpu.products.pack_narrow import pack_narrow, packing
-from bolt_numba.kernels.cpu.products.sweep import MR, TILE_ARGUMENTS, by_height, pairs_of_panels, plain_tile, sweep_body
+from bolt_numba.kernels.cpu.products.sweep import (
+    MR,
+    TILE_ARGUMENTS,
+    by_height,
+    pairs_of_panels,
+    plain_tile,
+    sweep,
+    sweep_body,
+)
 from bolt_numba.kernels.cpu.products.sweep_extents import FIELDS, sweep_reach
 from bolt_numba.kernels.jit import Inline, Native, inline, native
 from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel, result_of
@@ -54,7 +62,7 @@ def _sweep(name: str, rank1: Any) -> Native:
 
 
 sweep_f16 = _sweep("sweep_f16", tile_rank1_rows_f16)
-SWEEPS = {F16: sweep_f16, BF16: _sweep("sweep_wide_bf16", tile_rank1_rows_bf16)}
+SWEEPS = {F32: sweep, F16: sweep_f16, BF16: _sweep("sweep_wide_bf16", tile_rank1_rows_bf16)}
 """By what panels hold."""
 
 

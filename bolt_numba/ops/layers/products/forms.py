@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bolt_numba.base.records import record
-from bolt_numba.base.types import BF16, F16, AnyDType, Array
+from bolt_numba.base.types import BF16, F16, F32, AnyDType, Array
 
 _SIGN = np.uint8(128)
 
@@ -192,6 +192,7 @@ FORMS = {
                    factors=(Plane(4, tuple(4 + i // 2 for i in range(8)), (0, 4) * 4),
                             Plane(2, (2,) * 4 + (3,) * 4, (0, 2, 4, 6) * 2))),
     "MXFP4": Form(4, 32, 17, 32, (_plane(4, 1, 32, 16),), 0, 128, table=_E2M1, power=True),
+    "F32": Form(32, 1, 4, 1, (), 0, 0, plain=F32),
     "F16": Form(16, 1, 2, 1, (), 0, 0, plain=F16),
     "BF16": Form(16, 1, 2, 1, (), 0, 0, plain=BF16),
 }  # fmt: skip

@@ -46,7 +46,7 @@ def rounded_rows(x: Array, levels: np.float32 = LEVELS_OF_X) -> Array:
     return np.asarray(rounded.reshape(padded.shape)[..., :k])
 
 
-def _width(owner: Op, form: str, raw: TensorType) -> tuple[Dim, Dim]:
+def width_of(owner: Op, form: str, raw: TensorType) -> tuple[Dim, Dim]:
     """Rows of weights, and weights of a row."""
     want_among(owner, FORMS, form=form)
     want_dtype(owner, "raw", raw.dtype, U8)
@@ -70,7 +70,7 @@ class MatMulForm(Op):
 
     def infer(self, x: TensorType, raw: TensorType, bias: TensorType | None = None) -> TensorType:
         want_dtype(self, "x", x.dtype, F32)
-        n, k = _width(self, self.form, raw)
+        n, k = width_of(self, self.form, raw)
         if bias is not None:
             want_dtype(self, "bias", bias.dtype, F32)
             want_dims(self, "bias", bias, n)
@@ -82,7 +82,7 @@ class MatMulForm(Op):
         return TensorType(F32, (*x.shape[:-1], n))
 
     def reference(self, x: Array, raw: Array, bias: OptionalArray = None) -> Array:
-        weights = _weights(self, FORMS[self.form], raw)
+        weights = weights_of(self, FORMS[self.form], raw)
         y = multiplied(self, x, weights.T)
         return y if bias is None else y + bias
 
@@ -102,7 +102,7 @@ class GatherForm(Op):
 
     def infer(self, raw: TensorType, indices: TensorType) -> TensorType:
         want_dtype(self, "indices", indices.dtype, *INDICES)
-        n, k = _width(self, self.form, raw)
+        n, k = width_of(self, self.form, raw)
         if indices.shape is None:
             return TensorType(F32, None)
         want_places(self, indices.shape, n)
@@ -110,10 +110,10 @@ class GatherForm(Op):
 
     def reference(self, raw: Array, indices: Array) -> Array:
         want_index(self, "indices", indices, len(raw))
-        rows = _weights(self, FORMS[self.form], raw[indices.reshape(-1)])
+        rows = weights_of(self, FORMS[self.form], raw[indices.reshape(-1)])
         return rows.reshape(*indices.shape, rows.shape[1])
 
 
-def _weights(owner: Op, form: Form, raw: Array) -> Array:
+def weights_of(owner: Op, form: Form, raw: Array) -> Array:
     ask(4 * raw.size * form.block // form.size, f"{owner.name}: weights")
     return form.weights(raw)
