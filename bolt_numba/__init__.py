@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "BoltError": "base.errors", "BudgetError": "base.errors", "DTypeError": "base.errors",
+    "BoltError": "base.errors", "BudgetError": "base.errors", "CancelToken": "base.cancelling",
+    "CancelledError": "base.errors", "DTypeError": "base.errors",
     "DataError": "base.errors", "DeviceError": "base.errors", "InternalError": "base.errors",
     "InvalidModelError": "base.errors", "OptionError": "base.errors", "ShapeError": "base.errors",
     "TimeLimitError": "base.errors", "UnsupportedOpError": "base.errors",
@@ -30,16 +31,18 @@ _MODULES = ("batch", "plugins", "surgery", "text")
 """Modules that load when they are first named, as ``bn.surgery``."""
 
 __all__ = [
-    "BoltError", "BudgetError", "DTypeError", "DataError", "DeviceError", "Exported", "Graph", "InferenceSession",
-    "InternalError", "InvalidModelError", "Model", "OptionError", "Options", "Outputs", "Session", "SessionOptions",
-    "ShapeError", "TensorSpec", "TimeLimitError", "UnsupportedOpError", "__version__", "compile", "device_array",
-    "export_model", "load", "load_model", "read_mean", "save", "verify",
+    "BoltError", "BudgetError", "CancelToken", "CancelledError", "DTypeError", "DataError", "DeviceError", "Exported",
+    "Graph", "InferenceSession", "InternalError", "InvalidModelError", "Model", "OptionError", "Options", "Outputs",
+    "Session", "SessionOptions", "ShapeError", "TensorSpec", "TimeLimitError", "UnsupportedOpError", "__version__",
+    "compile", "device_array", "export_model", "load", "load_model", "read_mean", "save", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from bolt_numba.base.cancelling import CancelToken
     from bolt_numba.base.errors import (
         BoltError,
         BudgetError,
+        CancelledError,
         DataError,
         DeviceError,
         DTypeError,

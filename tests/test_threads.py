@@ -55,7 +55,8 @@ class Steps:
         self.params = np.array([r.ctypes.data for r in self.records], np.int64)
         self.flags, self.ticks = np.ones(len(steps), np.int64), np.zeros(len(steps) + 1, np.int64)
         self.call = run_steps.record(
-            kernels=self.kernels, params=self.params, flags=self.flags, ticks=self.ticks, steps=len(steps), timed=0
+            kernels=self.kernels, params=self.params, flags=self.flags, ticks=self.ticks, steps=len(steps), timed=0,
+            stop=None,
         )
 
     def run(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bolt_numba.base.cancelling import IN_FORCE, check
 from bolt_numba.base.config import MEMORY, memory_limit
 from bolt_numba.base.errors import BudgetError, OptionError, TimeLimitError
 
@@ -132,8 +133,10 @@ def _allowed() -> int:
 def spend(operations: int, what: str) -> None:
     """Take elementary operations from the work that is left; raises BudgetError when there is not enough.
 
-    Raises TimeLimitError where the run has taken longer than it may.
+    Raises TimeLimitError where the run has taken longer than it may, CancelledError where it shall end.
     """
+    if IN_FORCE:
+        check()
     budget = _IN_FORCE.get()
     if budget.seconds is not None and time.monotonic() > budget.ends:
         raise TimeLimitError(

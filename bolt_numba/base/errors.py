@@ -71,6 +71,13 @@ class TimeLimitError(BoltError, TimeoutError):
     """
 
 
+class CancelledError(BoltError, RuntimeError):
+    """A run was ended by `CancelToken.cancel`; the session goes on.
+
+    What to do: docs/troubleshooting.md#cancellederror
+    """
+
+
 class KernelError(BoltError, RuntimeError):
     """The code of a kernel cannot be compiled; the message begins with the file and line to edit.
 

@@ -93,7 +93,7 @@ class Refill:
         record, params = np.array(values), fillers.offsets + pointer(words)
         call = run_steps.record(
             kernels=fillers.kernels, params=params, flags=fillers.none, ticks=np.zeros(len(params) + 1, np.int64),
-            steps=len(params), timed=0,
+            steps=len(params), timed=0, stop=None,
         )  # fmt: skip
         self.kept = fillers, registers, words, record, params, call
         self.record, self.call = pointer(record), call.ctypes.data

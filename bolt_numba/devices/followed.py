@@ -357,9 +357,11 @@ class FollowedRun(NativeRun):
             self.stages.run(inputs, outputs)  # type: ignore[arg-type]
             return
         self.have(inputs, outputs)
-        run_native(self.address, self.threads)
-        if self.counter and self.words[self.counter]:
-            raise self.fault()
+        try:
+            run_native(self.address, self.threads)
+        finally:
+            if self.counter and self.words[self.counter]:
+                raise self.fault()
 
     def dims(self, job: Job, operand: int) -> tuple[int, ...] | None:
         tape, dims = self.followed.tape, self.followed.refused[id(job), operand]

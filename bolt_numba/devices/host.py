@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.border import at_node
+from bolt_numba.base.cancelling import IN_FORCE, check
 from bolt_numba.ops.registry import Op, result_tuple
 from bolt_numba.runtime.device import HOST, Arenas, Device
 from bolt_numba.runtime.slots import Job, view
@@ -28,6 +29,8 @@ class _References:
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         for job in self.jobs:
+            if IN_FORCE:
+                check()
             give_way(job)
             self._compute(job, inputs, outputs)
 

@@ -359,7 +359,9 @@ class NativeRun:
         """A record of `run_steps` for some of the steps."""
         kernels, params, flags = [table[first:end] for table in self.steps]
         ticks = self.ticks[first:]
-        return run_steps.record(kernels=kernels, params=params, flags=flags, ticks=ticks, steps=end - first, timed=0)
+        return run_steps.record(
+            kernels=kernels, params=params, flags=flags, ticks=ticks, steps=end - first, timed=0, stop=None
+        )
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Patch in the addresses of this run's arrays, and run all steps; raises the first fault that they report."""
@@ -372,9 +374,11 @@ class NativeRun:
             address = pointer(outputs[which])
             for at, offset in places:
                 words[at] = address + offset
-        run_native(self.address, self.threads)
-        if self.counter and words[self.counter]:
-            raise self.fault()
+        try:
+            run_native(self.address, self.threads)
+        finally:  # where it was cancelled, too
+            if self.counter and words[self.counter]:
+                raise self.fault()
 
     def run_again(self, bound: object, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """The same, for whom these arrays are the same in each run."""
@@ -382,9 +386,11 @@ class NativeRun:
             self.run(inputs, outputs)
             self.bound = bound
             return
-        run_native(self.address, self.threads)
-        if self.counter and self.words[self.counter]:
-            raise self.fault()
+        try:
+            run_native(self.address, self.threads)
+        finally:
+            if self.counter and self.words[self.counter]:
+                raise self.fault()
 
     def timed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[float]:
         """The same; the time of the whole is divided by the cycles of each step."""

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import is_granted
+from bolt_numba.base.cancelling import IN_FORCE, stopping
+from bolt_numba.base.errors import CancelledError
 from bolt_numba.base.types import I32, AnyDType, Array
 from bolt_numba.devices.program import pointer
 from bolt_numba.devices.tape_code import NOTHING, Found
 from bolt_numba.devices.threads import native_call
+from bolt_numba.kernels.cpu.executor import STOP
 from bolt_numba.kernels.cpu.stages import FAULT, LOST, RAN, run_stages, turn
 from bolt_numba.kernels.cpu.tape import evaluate, fill
 from bolt_numba.runtime.device import HOST
@@ -116,6 +119,7 @@ class StagedRun:
     def __init__(self, run: Any, stages: Staging) -> None:
         self.run_, self.stages, self.code = run, stages, stages.code
         self.kept: list[Any] = []
+        self.stops: list[int] = []
         self.end, self.why, self.stopped = np.zeros(2, np.int64), np.zeros(1, np.int64), 0
         self.lent: Sequence[Array] | None = None
         self.sizes: dict[int, int] = {}
@@ -131,7 +135,8 @@ class StagedRun:
             rows.append(self._row(stage, pointer(self.turns[stage])))
         table = np.array(rows, np.int64)
         fault = pointer(run.image) + 8 * run.counter if run.counter else 0
-        self.record = np.array([pointer(table), 0, len(rows), fault, turn.address, pointer(self.end)])
+        self.record = np.array([pointer(table), 0, len(rows), fault, turn.address, pointer(self.end), 0])
+        self.stops.append(pointer(self.record) + 8 * [*run_stages.fields].index("stop"))
         self.address = pointer(self.record)
         self.kept.append(table)
 
@@ -139,6 +144,7 @@ class StagedRun:
         run = self.run_
         call = run.calling(1 + self.stages.ends[stage - 1] if stage else 0, 1 + self.stages.ends[stage])
         self.kept.append(call)
+        self.stops.append(pointer(call) + STOP)
         return record, pointer(self.why), *native_call(pointer(call), run.threads)
 
     def _turn(self, stage: int) -> Array:
@@ -212,7 +218,10 @@ class StagedRun:
         done, self.stopped = 0, 0
         while True:
             self.record[1] = done
-            run_stages.call_at(self.address)
+            if IN_FORCE:
+                self._run_watched()
+            else:
+                run_stages.call_at(self.address)
             done, why = self.end.tolist()
             if why == RAN:
                 self._trim(outputs)
@@ -222,6 +231,15 @@ class StagedRun:
             if not (self._asked(done) if why == LOST else self._grown(done, inputs, outputs)):
                 self.stopped = done
                 return
+
+    def _run_watched(self) -> None:
+        try:
+            with stopping(self.stops):
+                run_stages.call_at(self.address)
+        except CancelledError:
+            if self.run_.counter and self.run_.words[self.run_.counter]:
+                self.run_.fault()  # the next run has none of its own
+            raise
 
     def needed(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Array]:
         """What the rest is given where a run has stopped."""

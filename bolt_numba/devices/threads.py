@@ -15,11 +15,12 @@ import threading
 
 import numpy as np
 
+from bolt_numba.base.cancelling import IN_FORCE, around, stopping
 from bolt_numba.base.config import MAX_THREADS, processors
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.huge_pages import line_aligned
 from bolt_numba.base.types import Array
-from bolt_numba.kernels.cpu.executor import LINE, SPINS, WORKERS, run_steps, team_run, team_worker
+from bolt_numba.kernels.cpu.executor import LINE, SPINS, STOP, WORKERS, run_steps, team_run, team_worker
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
@@ -119,6 +120,14 @@ def load_executor() -> None:
 
 def run_native(address: int, threads: int) -> None:
     """Run the steps of the record at ``address``, with up to ``threads`` threads: this one and leased workers."""
+    if IN_FORCE and around():
+        with stopping((address + STOP,)):
+            _run(address, threads)
+    else:
+        _run(address, threads)
+
+
+def _run(address: int, threads: int) -> None:
     crew = _teams[0] if _teams else team()
     if threads == 1:
         crew.alone(address, crew.busy, crew.processors)

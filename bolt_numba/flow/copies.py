@@ -19,7 +19,6 @@ class GraphNode(FlowNode):
     def __init__(self, name: str, inputs: Sequence[str], outputs: Sequence[str], nodes: Sequence[FlowNode]) -> None:
         super().__init__(name, {n: n for n in inputs}, {n: n for n in outputs}, NodeOptions())
         self.nodes, self.keeps = list(nodes), any(node.keeps for node in nodes)
-        self.stops = any(node.stops for node in nodes)
 
     def prepare(self, workers: Iterable[Worker]) -> None:
         workers = list(workers)
@@ -28,8 +27,7 @@ class GraphNode(FlowNode):
 
     def stop(self, worker: Worker) -> None:
         for node in self.nodes:
-            if node.stops:
-                node.stop(worker)
+            node.stop(worker)
 
     def close(self, kill: bool = False) -> None:
         for node in self.nodes:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from bolt_numba.base.cancelling import CancelToken
 from bolt_numba.base.config import processors
 from bolt_numba.flow.parts import Workers
 
@@ -19,7 +20,7 @@ class Worker:
     """One thread.
 
     place: device and threads of the sessions that it runs.  share: of the processors, in threads.  inner: runs of nodes
-    within a graph that is one node: name, begin, end, pieces.
+    within a graph that is one node: name, begin, end, pieces.  token: ends what it runs.
     """
 
     def __init__(self, number: int, cpus: frozenset[int] | None, workers: Workers, share: int) -> None:
@@ -28,6 +29,7 @@ class Worker:
         self.number, self.cpus, self.share = number, cpus, share
         self.place: tuple[Any, int | None] = (named, workers.threads)
         self.inner: list[tuple[str, float, float, int]] = []
+        self.token = CancelToken()
 
     def pin(self) -> None:
         """Keep the calling thread to the worker's processors, if the system can; it may refuse some."""

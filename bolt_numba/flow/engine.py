@@ -355,7 +355,8 @@ class FlowEngine:
     def _serve(self, crew: Crew, worker: Worker, station: Station, pieces: Sequence[Piece]) -> Work | None:
         """Do work.  Gives what to do next, if there is more and nobody is to be told of the end of a task first."""
         begin = time.perf_counter()
-        outcomes = station.run(pieces, worker)
+        with worker.token:
+            outcomes = station.run(pieces, worker)
         end = time.perf_counter()
         with self.lock:
             station.running.pop(worker, None)
@@ -363,7 +364,7 @@ class FlowEngine:
             crew.looks = True
             try:
                 for piece, outcome in zip(pieces, outcomes, strict=True):
-                    station.counts.failed += isinstance(outcome, BaseException)
+                    station.counts.failed += isinstance(outcome, BaseException) and piece.task.is_open
                     self._ran(station, piece, outcome)
             finally:
                 crew.looks = False

@@ -32,7 +32,7 @@ class FlowNode:
     wants, makes: types of inputs and outputs, by the node's names, as far as they are known.
     batched: inputs that have an axis of the batch, the first.  loose: those whose other sizes may differ there.
     cuts: axes of outputs that are cut to the size of an axis of an input that was filled up: output, axis, input, its
-    axis.  stops: whether `stop` can end a call.
+    axis.
     said: what the node was made of, as a file names it: a function, or a model with its options.
     """
 
@@ -46,7 +46,7 @@ class FlowNode:
         self.cuts: list[tuple[str, int, str, int]] = []
         self.wants: dict[str, TensorSpec] = {}
         self.makes: dict[str, TensorSpec] = {}
-        self.keeps, self.stops = bool(self.states), False
+        self.keeps = bool(self.states)
         self.said: dict[str, Any] = {}
         for value in self.each:
             if value not in self.inputs.values():
@@ -76,7 +76,7 @@ class FlowNode:
         """Let go of what belongs to the node's workers; kill: also where it works."""
 
     def stop(self, worker: Worker) -> None:
-        """Nobody wants any more what a worker calls the node for; asked for where ``stops`` is set."""
+        """Nobody wants any more what a worker calls the node for.  Runs of sessions end anyway (`Worker.token`)."""
 
     def call(self, feeds: Mapping[str, Any], worker: Worker, kept: dict[str, Any]) -> dict[str, Any]:
         """Outputs by the node's names, states among them.  kept: what the stream has here."""

@@ -39,7 +39,6 @@ class ProcessNode(FunctionNode):
         self, name: str, function: Callable[..., Any], inputs: Any, outputs: Any, options: NodeOptions
     ) -> None:
         super().__init__(name, function, inputs, outputs, options)
-        self.stops = True
         self.children: dict[Worker, Child] = {}
         try:
             self.pickled = pickle.dumps(function)

@@ -126,13 +126,14 @@ class Station:
 
     def begins(self, worker: Worker, pieces: Sequence[Piece]) -> None:
         """A worker begins with pieces, and may be stopped."""
-        if self.node.stops:
-            self.running[worker] = pieces
+        self.running[worker] = pieces
+        worker.token.reset()
 
     def discard(self, task: FlowTask) -> None:
         """A task ended before it was through: its pieces leave the queue, and it leaves the line of its stream."""
         for worker, pieces in self.running.items():
             if all(not p.task.is_open for p in pieces) and any(p.task is task for p in pieces):
+                worker.token.cancel()
                 self.node.stop(worker)
         was_full, before = self.is_full, len(self.queue)
         if before:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class FlowTask(Future[dict[str, Any]]):
     """A task of a flow: `concurrent.futures.Future` of a dictionary of the flow's outputs by name.
 
-    It can be cancelled as long as it is not done, also while a node works for it: what that gives is dropped.
+    It can be cancelled as long as it is not done, also while a node works for it: runs of models then end, and what
+    another node gives is dropped.
 
     Attributes
     ----------

@@ -101,6 +101,10 @@ class OrtTimeLimitError(ours.TimeLimitError, RuntimeException, Fail):
     """A run that took longer than it may."""
 
 
+class OrtTerminatedError(ours.CancelledError, Fail):
+    """A run whose options say that it is to end."""
+
+
 class OrtDeviceError(ours.DeviceError, InvalidArgument, RuntimeException, Fail):
     """A device that does not exist here or failed."""
 
@@ -141,6 +145,7 @@ KINDS: dict[type[Exception], type[Exception]] = {
     ours.UnsupportedOpError: OrtUnsupportedError,
     ours.BudgetError: OrtBudgetError,
     ours.TimeLimitError: OrtTimeLimitError,
+    ours.CancelledError: OrtTerminatedError,
     ours.DeviceError: OrtDeviceError,
     ours.OptionError: OrtWrongOptionError,
     ours.InternalError: OrtInternalError,

@@ -7,10 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bolt_numba.base.cancelling import CancelToken
 from bolt_numba.base.options import OPTIONS, plain_kind
 from bolt_numba.base.types import Array
 from bolt_numba.onnxruntime.enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from bolt_numba.onnxruntime.errors import Fail, ModelLoadCanceled, OrtDTypeError, OrtOptionError, OrtRefusedError
+from bolt_numba.onnxruntime.errors import (
+    ModelLoadCanceled,
+    OrtDTypeError,
+    OrtOptionError,
+    OrtRefusedError,
+    OrtTerminatedError,
+)
 from bolt_numba.onnxruntime.model import Changes
 from bolt_numba.onnxruntime.process import pool_threads
 from bolt_numba.onnxruntime.settings import Configured, Setting, count, flag, one_of, text
@@ -193,12 +200,20 @@ def with_those_of_model(options: SessionOptions, metadata: Mapping[str, str]) ->
     return options
 
 
+class Terminate(Setting[bool]):
+    """Whether runs end, those under way, too."""
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        super().__set__(owner, value)
+        (owner._token.cancel if owner.terminate else owner._token.reset)()
+
+
 class RunOptions(Configured):
-    """How one run is done.  Meant here: ``terminate``, which is looked at before the run begins, and adapters."""
+    """How one run is done.  Meant here: ``terminate``, which also ends runs that are under way, and adapters."""
 
-    __slots__ = ("_adapters",)
+    __slots__ = ("_adapters", "_token")
 
-    terminate = Setting(flag, False)
+    terminate = Terminate(flag, False)
     only_execute_path_to_fetches = Setting(flag, False)
     log_severity_level = Setting(count, -1)
     log_verbosity_level = Setting(count, 0)
@@ -214,6 +229,7 @@ class RunOptions(Configured):
     def __init__(self) -> None:
         super().__init__()
         self._adapters: list[Any] = []
+        self._token = CancelToken()
 
     def add_active_adapter(self, adapter: Any) -> None:
         """Let the parameters of a `LoraAdapter` take the place of initializers of their names."""
@@ -231,10 +247,6 @@ class RunOptions(Configured):
 
 class OrtCancelledError(OrtOptionError, ModelLoadCanceled):
     """A session whose options say that it is not to be made."""
-
-
-class OrtTerminatedError(OrtOptionError, Fail):
-    """A run whose options say that it is to end."""
 
 
 def check_load(options: SessionOptions) -> None:

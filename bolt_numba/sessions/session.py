@@ -11,6 +11,7 @@ import numpy as np
 
 from bolt_numba.base.border import border, left
 from bolt_numba.base.budget import limits_of, within
+from bolt_numba.base.cancelling import cancelled_with_us
 from bolt_numba.base.errors import BoltError, DeviceError, DTypeError, OptionError, ShapeError
 from bolt_numba.base.files.mapped import check_intact, drop_maps
 from bolt_numba.base.options import Options, count_of, not_among, options_of
@@ -219,10 +220,8 @@ class Session:
             raise error
 
     async def run_async(self, *args: Any, **kwargs: Any) -> Outputs:
-        """As a call, in a thread of the event loop's, which meanwhile does something else."""
-        import asyncio  # takes 30 ms, and who awaits has it already
-
-        return await asyncio.to_thread(self, *args, **kwargs)
+        """As a call, in a thread; the event loop meanwhile does something else, and cancelling it ends the run."""
+        return await cancelled_with_us(self, *args, **kwargs)
 
     def _run(self, arrays: list[Array], choose: Choose | None = None) -> list[Array]:
         if self._shared and (told := contradiction(self._shared, self.inputs, arrays)) is not None:

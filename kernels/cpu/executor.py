@@ -10,6 +10,7 @@ import numpy as np
 from bolt_numba.kernels.cpu.language.lang import (
     I64,
     PTR,
+    PTR_OR_0,
     atomic_add,
     atomic_compare_exchange,
     atomic_load,
@@ -58,6 +59,8 @@ ABSENT, HELD, FREE = 0, 1, 2
 SHARE, ASLEEP, SEMAPHORE, JOB = 8, 16, 64, 128
 # A job: its epoch, kernel, parameters and number of shares, written by the caller alone.
 KERNEL, PARAMS, SHARES = 8, 16, 24
+STOP = 48
+"""Where a record of `run_steps` has the address of what says that it shall end."""
 # A share's line: the last epoch in which it was taken, the last in which it was done.
 LINE, DONE = 64, 8
 # The word that says how busy the processors are: running callers and leased workers; times this, the threads wanted.
@@ -168,12 +171,13 @@ def fair(p, busy, leased, threads):  # type: ignore[no-untyped-def]
     return max(0, min(most - 1, leased + p.processors - taken))
 
 
-@native(kernels=PTR, params=PTR, flags=PTR, ticks=PTR, steps=I64, timed=I64)
+@native(kernels=PTR, params=PTR, flags=PTR, ticks=PTR, steps=I64, timed=I64, stop=PTR_OR_0)
 def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Run a program on the calling thread alone.
 
     ``tid``: address of the word that counts who is busy; ``nthreads``: processors.
-    kernels, params, flags: i64 [steps]; ticks: i64 [steps + 1], counts of cycles, written when ``timed``.
+    kernels, params, flags: i64 [steps]; ticks: i64 [steps + 1], counts of cycles, written when ``timed``; stop: 0, or
+    i64 that says whether no further step shall begin.
     """
     atomic_add(tid, WANTED + 1)
     callers = float_control()
@@ -181,6 +185,8 @@ def run_steps(p, tid, nthreads):  # type: ignore[no-untyped-def]
     if p.timed:
         store_i64(p.ticks, cycles())
     for s in range(p.steps):
+        if p.stop != 0 and atomic_load(p.stop) != 0:
+            break
         call_kernel(load_i64(p.kernels + 8 * s), load_i64(p.params + 8 * s), 0, 1)
         if p.timed:
             store_i64(p.ticks + 8 * (s + 1), cycles())
@@ -198,13 +204,15 @@ def team_run(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """
     call, job, leased = tid, np.int64(0), np.int64(0)
     kernels, params, flags = load_i64(call), load_i64(call + 8), load_i64(call + 16)
-    ticks, steps, timed = load_i64(call + 24), load_i64(call + 32), load_i64(call + 40)
+    ticks, steps, timed, stop = load_i64(call + 24), load_i64(call + 32), load_i64(call + 40), load_i64(call + STOP)
     atomic_add(p.busy, WANTED * nthreads + 1)
     callers = float_control()
     set_float_control(callers | FLUSH_TO_ZERO)
     if timed:
         store_i64(ticks, cycles())
     for s in range(steps):
+        if stop != 0 and atomic_load(stop) != 0:
+            break
         kernel, arguments = load_i64(kernels + 8 * s), load_i64(params + 8 * s)
         shared = load_i64(flags + 8 * s) != 0
         if shared:

@@ -6,12 +6,24 @@ tape; what the tape computes of them is written into the records of the stage.
 
 import numpy as np
 
-from bolt_numba.kernels.cpu.language.lang import I64, PTR, call_kernel, load_i32, load_i64, native, store_i64
+from bolt_numba.kernels.cpu.language.lang import (
+    I64,
+    PTR,
+    PTR_OR_0,
+    atomic_load,
+    call_kernel,
+    load_i32,
+    load_i64,
+    native,
+    store_i64,
+)  # fmt: skip
 
 STAGE, OPEN, PAIR, ROOM = 48, 32, 16, 32
 """Bytes of a row of each table."""
 RAN, ENDED, FAULT, LOST, FULL = range(5)
-"""Why steps stopped: all ran; a loop's condition; a fault; a guard, or another number; a buffer is too small."""
+"""Why steps stopped: all ran; a loop's condition or a cancelled run; a fault; a guard or another number; a buffer
+is too small.
+"""
 
 
 @native(
@@ -53,12 +65,12 @@ def turn(p, tid, nthreads):  # type: ignore[no-untyped-def]
     store_i64(p.why, why)
 
 
-@native(stages=PTR, first=I64, count=I64, fault=PTR, turn=PTR, end=PTR)
+@native(stages=PTR, first=I64, count=I64, fault=PTR, turn=PTR, end=PTR, stop=PTR_OR_0)
 def run_stages(p, tid, nthreads):  # type: ignore[no-untyped-def]
     """Run stages from the first on; writes how many have run, and why they stopped, to ``end``.
 
     A row: record of `turn`, 0 of a stage that has its numbers; record's address of why; what runs the steps, and its
-    arguments.  stages: i64 [count][6] · end: i64 [2].
+    arguments.  stages: i64 [count][6] · end: i64 [2] · stop: as that of `run_steps`, or 0.
     """
     done, why = p.first, np.int64(RAN)
     while done < p.count and why == RAN:
@@ -71,6 +83,8 @@ def run_stages(p, tid, nthreads):  # type: ignore[no-untyped-def]
             done += 1
             if p.fault != 0 and load_i64(p.fault) != 0:
                 why = np.int64(FAULT)
+            elif p.stop != 0 and atomic_load(p.stop) != 0:
+                why = np.int64(ENDED)
     store_i64(p.end, done)
     store_i64(p.end + 8, why)
 

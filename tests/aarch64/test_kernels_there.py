@@ -46,7 +46,7 @@ def test_the_executor_runs_steps_there() -> None:
     call.patches.append((call.array(kernels, align=8), 0, 1, call.code(found.copy_rows), 0))
     call.patches.append((call.array(params, align=8), 0, 0, copy, 0))
     record = call.record(found.run_steps, {
-        "kernels": kernels, "params": params, "flags": none, "ticks": ticks, "steps": 1, "timed": 1
+        "kernels": kernels, "params": params, "flags": none, "ticks": ticks, "steps": 1, "timed": 1, "stop": 0
     })  # fmt: skip
     call.calls.append((call.code(found.run_steps), record, 0, 2, call.array(busy)))
     call.run()
