@@ -100,7 +100,7 @@ def stored(kind: str, n: int, k: int, rng: np.random.Generator) -> tuple[bytes, 
     return raw.tobytes(), form.weights(raw)
 
 
-GELU, WITH_BIASES = ("gemma", "gemma2", "gemma3", "phi2", "falcon", "starcoder2"), ("phi2", "starcoder2")
+GELU, WITH_BIASES = ("gemma", "gemma2", "gemma3", "phi2", "falcon", "starcoder2"), ("phi2", "starcoder2", "gpt-oss")
 CENTRED, PARALLEL = ("phi2", "falcon", "starcoder2", "command-r", "cohere2"), ("phi2", "falcon", "command-r", "cohere2")
 NEIGHBOURS = ("llama", "smollm3", "granite", "granitemoe", "command-r", "cohere2")
 """Families that are alike."""
@@ -130,16 +130,15 @@ class Tiny:
         q, kv = self.heads * self.head, self.kv_heads * self.head
         self.matrix("token_embd", VOCABULARY, width)
         self.norm("output_norm")
-        if arch in ("phi2", "qwen2moe", "olmo2"):
+        if arch in ("phi2", "qwen2moe", "olmo2", "gpt-oss"):
             self.matrix("output", VOCABULARY, width, has_bias=arch == "phi2")
         for i in range(layers):
             self._layer(f"blk.{i}.", q, kv)
 
     def _layer(self, at: str, q: int, kv: int) -> None:
         after = ("post_attention_norm", "post_ffw_norm") if self.arch in ("gemma2", "gemma3", "olmo2") else ()
-        for name in ("attn_norm", *(() if self.arch in PARALLEL else ("ffn_norm",))) if self.arch != "olmo2" else ():
-            self.norm(at + name)
-        for name in after:
+        second = {"gpt-oss": ("post_attention_norm",), **dict.fromkeys(PARALLEL, ())}.get(self.arch, ("ffn_norm",))
+        for name in (*(("attn_norm", *second) if self.arch != "olmo2" else ()), *after):
             self.norm(at + name)
         if self.arch == "falcon" and "large" in self.keys:
             self.norm(f"{at}attn_norm_2")
@@ -149,6 +148,8 @@ class Tiny:
         else:
             for part, n in {"q": q, "k": kv, "v": kv}.items():
                 self.matrix(f"{at}attn_{part}", n, self.width, every or self.arch in ("qwen2", "qwen2moe"))
+        if self.arch == "gpt-oss":
+            self.vector(f"{at}attn_sinks", self.heads)
         self.matrix(f"{at}attn_output", self.width, q, every)
         if "expert_count" in self.keys:
             self._experts(f"{at}ffn_")
@@ -161,13 +162,16 @@ class Tiny:
     def _experts(self, at: str) -> None:
         count, inner = self.keys["expert_count"], self.keys.get("expert_feed_forward_length", self.inner)
         kind, self.kind = self.kind, "F32"
-        self.matrix(f"{at}gate_inp", count, self.width)
+        self.matrix(f"{at}gate_inp", count, self.width, self.arch == "gpt-oss")
         self.kind = kind
         sizes = {"gate": (inner, self.width), "up": (inner, self.width), "down": (self.width, inner)}
         for part, (n, k) in sizes.items():
             raw, made = stored(self.kind, count * n, k, self.rng)
             self.weights[f"{at}{part}_exps"] = made.reshape(count, n, k)
             self.tensors[f"{at}{part}_exps.weight"] = self.kind, (count, n, k), raw
+            if self.arch == "gpt-oss":
+                self.vector(f"{at}{part}_exps", count * n, ".bias")
+                self.tensors[f"{at}{part}_exps.bias"] = ("F32", (count, n), self.tensors[f"{at}{part}_exps.bias"][2])
         if "expert_shared_feed_forward_length" in self.keys:
             self.feed_forward(at, "_shexp", self.keys["expert_shared_feed_forward_length"])
         if self.arch == "qwen2moe":
@@ -212,9 +216,10 @@ class Tiny:
             at = f"blk.{i}."
             first = self._norm(x, f"{at}attn_norm")
             own = self._norm(x, f"{at}attn_norm_2") if f"{at}attn_norm_2" in w else first
-            y = self._norm(self._attention(i, own), f"{at}post_attention_norm")
-            x = x + y * residual
-            h = first if self.arch in PARALLEL else self._norm(x, f"{at}ffn_norm")
+            y, second = self._attention(i, own), f"{at}post_attention_norm"
+            x = x + (y if self.arch == "gpt-oss" else self._norm(y, second)) * residual
+            second = second if self.arch == "gpt-oss" else f"{at}ffn_norm"
+            h = first if self.arch in PARALLEL else self._norm(x, second)
             y = self._chosen(h, f"{at}ffn_") if "expert_count" in keys else self._forward(h, f"{at}ffn_", "")
             x = x + self._norm(y, f"{at}post_ffw_norm") * residual
         y = self._linear(self._norm(x, "output_norm"), "output" if "output" in w else "token_embd")
@@ -243,18 +248,28 @@ class Tiny:
     def _chosen(self, h: Array, at: str) -> Array:
         """Row by row, expert by expert."""
         w, made = self.weights, np.zeros_like(h)
-        scores = np.exp(h @ w[f"{at}gate_inp"].T)
+        scores = np.exp(self._linear(h, f"{at}gate_inp"))
         scores /= scores.sum(-1, keepdims=True)
         for i, row in enumerate(scores):
             best = np.argsort(-row, kind="stable")[: self.keys["expert_used_count"]]
             whole = 1 if self.arch == "qwen2moe" else row[best].sum()
             for e in best:
-                gate, up, down = (w[f"{at}{part}_exps"][e] for part in ("gate", "up", "down"))
-                made[i] += row[e] / whole * (down @ (self._act(gate @ h[i]) * (up @ h[i])))
+                gate, up = (self._expert(h[i], f"{at}{part}_exps", e) for part in ("gate", "up"))
+                if self.arch == "gpt-oss":
+                    gate = np.minimum(gate, 7)
+                    inner = gate / (1 + np.exp(-1.702 * gate)) * (np.clip(up, -7, 7) + 1)
+                else:
+                    inner = self._act(gate) * up
+                made[i] += row[e] / whole * self._expert(inner, f"{at}down_exps", e)
         if f"{at}up_shexp" in w:
             part = 1 / (1 + np.exp(-h @ w[f"{at}gate_inp_shexp"][:, None])) if self.arch == "qwen2moe" else 1
             made = made + part * self._forward(h, at, "_shexp")
         return made
+
+    def _expert(self, x: Array, name: str, which: int) -> Array:
+        matrix = self.weights[name][which]
+        bias = self.weights.get(f"{name}.bias", np.zeros(len(self.weights[name]) * len(matrix)))
+        return np.asarray(matrix @ x + bias.reshape(-1, len(matrix))[which])
 
     def _norm(self, x: Array, name: str) -> Array:
         """As it is where the family has no such norm."""
@@ -282,13 +297,16 @@ class Tiny:
         scores = 50 * np.tanh(scores / 50) if self.arch == "gemma2" else scores
         ago = np.arange(n)[:, None] - np.arange(n)
         scores = np.where((ago < 0) | (ago >= self._window(layer)), -np.inf, scores)
-        p = np.exp(scores - scores.max(-1, keepdims=True))
-        y = np.einsum("hij,jhd->ihd", p / p.sum(-1, keepdims=True), v).reshape(n, -1)
+        top = scores.max(-1, keepdims=True)
+        p = np.exp(scores - top)
+        sinks = np.exp(w[f"{at}attn_sinks"][:, None, None] - top) if f"{at}attn_sinks" in w else 0
+        y = np.einsum("hij,jhd->ihd", p / (p.sum(-1, keepdims=True) + sinks), v).reshape(n, -1)
         return self._linear(y, f"{at}attn_output")
 
     def _is_local(self, layer: int) -> bool:
         four = dict.fromkeys(("olmo2", "cohere2"), layer % 4 < 3)
-        return {"gemma2": layer % 2 == 0, "gemma3": layer % 6 < 5, **four}.get(self.arch, True)
+        two = dict.fromkeys(("gemma2", "gpt-oss"), layer % 2 == 0)
+        return {"gemma3": layer % 6 < 5, **two, **four}.get(self.arch, True)
 
     def _window(self, layer: int) -> int:
         return self.keys.get("attention.sliding_window", 1 << 20) if self._is_local(layer) else 1 << 20
@@ -325,6 +343,7 @@ FAMILIES = {
         "qwen2moe", width=32, **EXPERTS, expert_feed_forward_length=16, expert_shared_feed_forward_length=40
     ),
     "qwen3moe": Tiny("qwen3moe", **EXPERTS, expert_feed_forward_length=16),
+    "gpt-oss": Tiny("gpt-oss", **EXPERTS, expert_feed_forward_length=16, attention__sliding_window=3),
     "granite": Tiny("granite", **GRANITE),
     "granitemoe": Tiny("granitemoe", **GRANITE, **EXPERTS, expert_shared_feed_forward_length=40),
     "phi2": Tiny("phi2", width=32, rope__dimension_count=4),

@@ -9,7 +9,7 @@ import numpy as np
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.types import F16, F32, I32, I64, U8, Array, Sym, TensorType
 from bolt_numba.converters.gguf.container import Gguf, GgufTensor
-from bolt_numba.converters.gguf.families import DecoderSizes
+from bolt_numba.converters.gguf.families import SHARPNESS, DecoderSizes
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph, Value
 from bolt_numba.ops.arrays.gather import Gather
@@ -23,7 +23,22 @@ from bolt_numba.ops.layers.products.forms import FORMS
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.products.matmul_experts import MatMulExperts
 from bolt_numba.ops.layers.products.matmul_forms import GatherForm, MatMulForm
-from bolt_numba.ops.pointwise import Add, Cast, Cos, Div, Gelu, Greater, Mul, Sigmoid, Sin, Sub, Swish, Tanh, Where
+from bolt_numba.ops.pointwise import (
+    Add,
+    Cast,
+    Clip,
+    Cos,
+    Div,
+    Gelu,
+    Greater,
+    Mul,
+    Sigmoid,
+    Sin,
+    Sub,
+    Swish,
+    Tanh,
+    Where,
+)
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 BATCH, SEQUENCE, ROOM = Sym("batch"), Sym("sequence"), Sym("room")
@@ -76,7 +91,7 @@ class GgufDecoder:
             presents.append(present)
             x = self.added(x, y, f"{at}post_attention_norm")
             if not self.family.parallel:
-                given = self.normed(x, f"{at}ffn_norm") if self.family.before else x
+                given = self.normed(x, f"{at}{self.family.second}") if self.family.before else x
             x = self.added(x, self.forward(given, f"{at}ffn_"), f"{at}post_ffw_norm")
         self.graph.add_output(self.logits(x, rows), "logits")
         for i, present in enumerate(presents):
@@ -127,7 +142,13 @@ class GgufDecoder:
         made = self.tensor(f"{name}.weight", self.sizes.experts, n, k)
         assert made.data is not None, "kinds have been looked at"
         raw = made.data.view(U8).reshape(self.sizes.experts, n, -1)
-        return self.b(MatMulExperts(made.kind), x, raw, ids)
+        y = self.b(MatMulExperts(made.kind), x, raw, ids)
+        if f"{name}.bias" not in self.found.tensors:
+            return y
+        bias = self.tensor(f"{name}.bias", self.sizes.experts, n)
+        if bias.kind != "F32":
+            raise InvalidModelError(f"{self.found.file}: tensor '{name}.bias': kind: got {bias.kind}, wanted F32")
+        return self.b(Add(), y, self.b(Gather(), bias.data, ids))
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -187,7 +208,8 @@ class GgufDecoder:
         window = sizes.window_of(layer)
         q, k = (self.turned(rows[part], heads[part], layer, f"{at}attn_{part}_norm") for part in "qk")
         attend = GroupQueryAttention(sizes.heads, sizes.kv_heads, sizes.scale, sizes.cap, window)
-        y, *present = b(attend, q, k, rows["v"], *past, self.last, self.total)
+        sinks = self.optional(f"{at}attn_sinks.weight", sizes.heads)
+        y, *present = b(attend, q, k, rows["v"], *past, self.last, self.total, None, sinks)
         return (self.product(y, f"{at}attn_output", sizes.width, sizes.heads * sizes.head), *present)
 
     def turned(self, x: Value, heads: int, layer: int, norm: str) -> Value:
@@ -219,15 +241,22 @@ class GgufDecoder:
     def acted(self, x: Value) -> Value:
         return self.b(Gelu("tanh") if self.family.gelu else Swish(), x)
 
+    def gated(self, gate: Value, x: Value) -> Value:
+        b, bound = self.b, self.family.bound
+        if not bound:
+            return b(Mul(), self.acted(gate), x)
+        gate = b(Swish(SHARPNESS), b(Clip(hi=bound), gate))
+        return b(Mul(), gate, b(Add(), b(Clip(-bound, bound), x), 1))
+
     def dense(self, x: Value, at: str, inner: int, ending: str = "") -> Value:
         """A feed-forward layer that all rows go through."""
-        b, width, up = self.b, self.sizes.width, f"{at}up{ending}"
+        width, up = self.sizes.width, f"{at}up{ending}"
         if self.family.fused:
             gate, value = (self.product(x, up, inner, width, first, 2 * inner) for first in (0, inner))
-            y = b(Mul(), self.acted(gate), value)
+            y = self.gated(gate, value)
         elif self.family.gated:
             gate = self.product(x, f"{at}gate{ending}", inner, width)
-            y = b(Mul(), self.acted(gate), self.product(x, up, inner, width))
+            y = self.gated(gate, self.product(x, up, inner, width))
         else:
             y = self.acted(self.product(x, up, inner, width))
         return self.product(y, f"{at}down{ending}", width, inner)
@@ -241,7 +270,7 @@ class GgufDecoder:
             weights = b(Div(), weights, b(ReduceSum(), weights, last))
         x, inner = b(Unsqueeze(), x, np.array([-2])), sizes.expert_inner
         gate, up = (self.chosen(x, ids, f"{at}{part}_exps", inner, sizes.width) for part in ("gate", "up"))
-        y = self.chosen(b(Mul(), self.acted(gate), up), ids, f"{at}down_exps", sizes.width, inner)
+        y = self.chosen(self.gated(gate, up), ids, f"{at}down_exps", sizes.width, inner)
         return b(ReduceSum(keepdims=False), b(Mul(), y, b(Unsqueeze(), weights, last)), np.array([-2]))
 
     def logits(self, x: Value, rows: Value) -> Value:

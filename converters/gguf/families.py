@@ -15,6 +15,8 @@ MOST_LAYERS, MOST_SIZE, MOST_POSITIONS = 1 << 12, 1 << 24, 1 << 31
 """Layers, elements of a row, and positions that a decoder has at most."""
 EPSILON, BASE = 1e-5, 10000.0
 """Of norms, and of angles, where a file says none."""
+SHARPNESS = 1.702
+"""By what SiLU multiplies within its exponent, where gates are bounded."""
 TURNS = {"beta_fast": 32.0, "beta_slow": 1.0}
 """How often pairs of elements turn in the first context that yarn leaves as they are, and that it slows wholly."""
 
@@ -26,13 +28,14 @@ class Family:
     neighbours: whether rotary pairs are neighbours, as llama's rows are stored, or halves of a head.  centred: norms
     take the mean away first.  before, after: whether there are norms before attention and feed-forward layer, and
     behind them.  parallel: the feed-forward layer reads what attention does.  gated: whether it has gates.  fused:
-    these are rows of its first matrix.  gelu: gates by it, not by SiLU.  summing: whether weights of chosen experts
-    add up to 1.  scaled: embeddings times the root of their size.  cap, last_cap: of scores and of logits where the
-    file says none.  pattern: of so many layers the last sees all keys, the others a window; 0: all see all.
-    local_base: base of the angles of layers with a window; below 0: as in the others, where these are scaled.
-    unturned: of so many layers the last has no rotary embedding.  large: number of layers from which on the
-    embedding's part of each head, not the head's own size, scales scores.  divided: logits by the file's scale of
-    them, else they are multiplied.
+    these are rows of its first matrix.  gelu: gates by it, not by SiLU.  bound: of gates and of what they let
+    through, which is 1 more, where `SHARPNESS` is that of SiLU; 0: none.  second: the norm before the feed-forward
+    layer.  summing: whether weights of chosen experts add up to 1.  scaled: embeddings times the root of their size.
+    cap, last_cap: of scores and of logits where the file says none.  pattern: of so many layers the last sees all
+    keys, the others a window; 0: all see all.  local_base: base of the angles of layers with a window; below 0: as
+    in the others, where these are scaled.  unturned: of so many layers the last has no rotary embedding.  large:
+    number of layers from which on the embedding's part of each head, not the head's own size, scales scores.
+    divided: logits by the file's scale of them, else they are multiplied.
     """
 
     neighbours: bool = False
@@ -43,6 +46,8 @@ class Family:
     gated: bool = True
     fused: bool = False
     gelu: bool = False
+    bound: float = 0.0
+    second: str = "ffn_norm"
     summing: bool = True
     scaled: bool = False
     cap: float = 0.0
@@ -60,6 +65,7 @@ FAMILIES: dict[str, Family] = {
     "qwen2moe": Family(summing=False),
     "qwen3": Family(),
     "qwen3moe": Family(),
+    "gpt-oss": Family(bound=7.0, second="post_attention_norm", pattern=2),
     "granite": Family(neighbours=True, divided=True),
     "granitemoe": Family(neighbours=True, divided=True),
     "olmo2": Family(before=False, after=True, pattern=4, local_base=-1.0),

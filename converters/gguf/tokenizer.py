@@ -54,8 +54,12 @@ ENDS = (
     "<|end_of_text|>",
     "<EOT>",
     "<|eom_id|>",
+    "<|return|>",
+    "<|call|>",
 )
 """Texts of control tokens that end an answer."""
+PARTLY = {"<|end|>": {"<|return|>", "<|call|>"}}
+"""Those that only end a part of it where a vocabulary has these, too."""
 SAMPLING = {
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repetition_penalty"
 }  # fmt: skip
@@ -170,6 +174,7 @@ class _Vocabulary:
         """Bos, and all tokens that end an answer."""
         bos = self.id_of("bos_token_id")
         named = [self.id_of(f"{key}_token_id") for key in ("eos", "eot", "eom")]
-        told = [self.vocab[text] for text in ENDS if text in self.vocab and self.kinds[self.vocab[text]] == CONTROL]
+        have = [text for text in ENDS if text in self.vocab and self.kinds[self.vocab[text]] == CONTROL]
+        told = [self.vocab[text] for text in have if not PARTLY.get(text, {""}) <= set(have)]
         eos = list(dict.fromkeys(i for i in [*named, *told] if i is not None))
         return {"eos": json.dumps(eos)} | ({} if bos is None else {"bos": str(bos)})

@@ -121,3 +121,12 @@ def test_smollm2_cuts_hard_texts_as_llama_cpp_does() -> None:
     made = Tokenizer.from_str(bn.load(models.fetch("smollm2.gguf")).metadata["tokenizer"])
     rows = json.loads(GOLDEN.read_text())["texts"]
     assert {row["text"]: made.encode(row["text"]).ids for row in rows} == {row["text"]: row["special"] for row in rows}
+
+
+def test_ends_of_parts_do_not_end_an_answer() -> None:
+    """Where a vocabulary has both tokens that end whole ones, as llama.cpp sees it."""
+    tokens = ["<|end|>", "<|return|>", "<|call|>", "a"]
+    own = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-4o", "tokenizer.ggml.merges": []}
+    for kinds, wanted in (([3, 3, 3, 1], [1, 2]), ([3, 3, 1, 1], [0, 1])):
+        given = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": np.array(kinds, np.int32)}
+        assert json.loads(facts(own | given)["eos"]) == wanted
