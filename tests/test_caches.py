@@ -12,9 +12,9 @@ from bolt_numba.base.huge_pages import zeros_in_parts
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention, coded
 from bolt_numba.ops.pointwise import Mul
-from bolt_numba.types import F16, F32, I32, AnyDType, Array, Sym, TensorType
+from bolt_numba.types import F16, F32, I8, I32, AnyDType, Array, Sym, TensorType
 from tests.serve.serving import resident
 
 HEADS, GROUPS, SIZE, ROOM = 6, 3, 16, 700
@@ -26,7 +26,7 @@ def step_graph(cache: AnyDType, values: AnyDType = F32) -> Graph:
     graph = Graph("step")
     b, widths = Builder(graph), (HEADS, GROUPS, GROUPS)
     new = [graph.add_input(c, TensorType(values, (N, S, w * SIZE))) for c, w in zip("qkv", widths, strict=True)]
-    past = [graph.add_input(f"past_{c}", TensorType(cache, (N, GROUPS, ROOM, SIZE))) for c in "kv"]
+    past = [graph.add_input(f"past_{c}", TensorType(cache, (N, GROUPS, ROOM, SIZE + 4 * (cache == I8)))) for c in "kv"]
     lengths, room = graph.add_input("lengths", TensorType(I32, (N,))), b.const(np.array([ROOM], np.int32))
     op = GroupQueryAttention(HEADS, GROUPS, local_window=600)
     made = b.node(op, b(Mul(), new[0], np.array(2, values)), *new[1:], *past, lengths, room).outputs
@@ -38,7 +38,8 @@ def step_graph(cache: AnyDType, values: AnyDType = F32) -> Graph:
 def feeds_of(lengths: list[int], s: int, cache: AnyDType, values: AnyDType = F32) -> dict[str, Any]:
     rng, n = np.random.default_rng(len(lengths) + s), len(lengths)
     made = {c: rng.standard_normal((n, s, w * SIZE)).astype(values) for c, w in zip("qkv", (6, 3, 3), strict=True)}
-    made |= {f"past_{c}": rng.standard_normal((n, GROUPS, ROOM, SIZE)).astype(cache) for c in "kv"}
+    past = {f"past_{c}": rng.standard_normal((n, GROUPS, ROOM, SIZE)) for c in "kv"}
+    made |= {name: coded(x, SIZE + 4) if cache == I8 else x.astype(cache) for name, x in past.items()}
     return made | {"lengths": np.array(lengths, np.int32) + s - 1}
 
 
@@ -50,7 +51,9 @@ def in_place(session: Any, feeds: dict[str, Array]) -> Array:
     return y
 
 
-@pytest.mark.parametrize(("cache", "values"), [(F32, F32), (F16, F32), (F16, F16)], ids=["f32", "f16", "all f16"])
+@pytest.mark.parametrize(
+    ("cache", "values"), [(F32, F32), (F16, F32), (F16, F16), (I8, F32)], ids=["f32", "f16", "all f16", "i8"]
+)
 @pytest.mark.parametrize("s", [1, 4, 20], ids=["step", "few", "prompt"])
 def test_in_place(cache: AnyDType, values: AnyDType, s: int) -> None:
     """As the interpreter has it; caches of f16 are not converted as a whole."""

@@ -71,10 +71,10 @@ def cache_table(on: DeviceParts):
     return element
 
 
-def appended(a: Any, times: int = 1) -> dict[str, Reach]:
-    """Extents of the kernels that append rows of ``row`` bytes; new ones are ``times`` as long."""
+def appended(a: Any) -> dict[str, Reach]:
+    """Extents of the kernels that append rows of ``row`` bytes."""
     head = a.row * a.n * a.heads
-    rows = {"": times * a.s, "past_": a.held, "present_": a.room}
+    rows = {"": a.s, "past_": a.held, "present_": a.room}
     return {f"{of}{name}": head * count for of, count in rows.items() for name in "kv"} | {
         "table": 8 * ENTRY * a.n * a.units
     }
@@ -105,16 +105,11 @@ class Cached:
     rows: dict[str, Argument]
 
 
-def cached(
-    op: GroupQueryAttention, ins: Types, outs: Outs, together: int, on: DeviceParts, unit: int | None = None
-) -> Cached:
-    """Together: heads of queries that share keys, and are one row of the table.
-
-    unit: bytes of an element of the keys and values that are read; None: of the cache.
-    """
+def cached(op: GroupQueryAttention, ins: Types, outs: Outs, together: int, on: DeviceParts) -> Cached:
+    """Together: heads of queries that share keys, and are one row of the table."""
     q, past, bias = ins[0], (*ins[3:4], None)[0], ins[7] if len(ins) > 7 else None
-    (n, s, width), room, size, held = q.dims, outs[1].dims[2], q.dtype.itemsize, outs[1].dtype.itemsize
-    unit = unit or held
+    (n, s, width), room, size = q.dims, outs[1].dims[2], q.dtype.itemsize
+    row = outs[1].dtype.itemsize * outs[1].dims[3]
     d, kv_heads, units = width // op.num_heads, op.kv_num_heads, op.num_heads // together
     batches, heads, queries, keys = (1, 1, 0, 0) if bias is None else bias.dims
     plane = size * queries * keys
@@ -124,16 +119,16 @@ def cached(
     args |= {"mask": In(7) if bias is not None else None, "mask_step": size * keys, "width": d}
     drain = np.zeros(op.num_heads, q.dtype) if op.smooth else None
     args["sink"] = In(8) if len(ins) > 8 and ins[8] is not None else drain
-    args |= {"q_step": size * width, "y_step": size * width, "k_step": unit * d, "v_step": unit * d}
+    args |= {"q_step": size * width, "y_step": size * width, "k_step": row, "v_step": row}
     args |= {"window": op.local_window if op.local_window >= 0 else UNBOUNDED, "scale": op.scale or 1 / math.sqrt(d)}
     args["cap"] = op.softcap if op.softcap > 0 else 0.0
     lengths: dict[str, Argument] = {"valid": In(5), "total": In(6), "table": table, "fault": Fault(5), "n": n, "s": s}
     lengths |= {"units": units, "share": op.num_heads // kv_heads // together, "room": room, "kv_heads": kv_heads}
-    lengths |= {"most": room if bias is None else keys, "kv_head": unit * d * room, "q_batch": size * s * width}
+    lengths |= {"most": room if bias is None else keys, "kv_head": row * room, "q_batch": size * s * width}
     lengths |= {"q_unit": size * d * together, "sink_unit": size * together, "mask_unit": mask_head * together}
     rows: dict[str, Argument] = {"k": In(1), "v": In(2), "present_k": Out(1), "present_v": Out(2), "table": table}
     rows |= {"past_k": None if past is None else In(3), "past_v": None if past is None else In(4), "n": n, "s": s}
-    rows |= {"heads": kv_heads, "units": units, "row": held * d, "held": 0 if past is None else past.dims[2]}
+    rows |= {"heads": kv_heads, "units": units, "row": row, "held": 0 if past is None else past.dims[2]}
     first = on.step(cache_table, (), lengths | {"mask_batch": mask_batch}, False)
     head: dict[str, Argument] = {"q_head": size * d, "y_head": size * d, "mask_head": mask_head}
     return Cached(args, head, units, first, rows | {"room": room})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
-from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention, coded
 from bolt_numba.ops.layers.attention.ragged import RaggedAttention
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.types import Array
@@ -75,7 +75,8 @@ def group_query_attention(draw: Draw, op: type[GroupQueryAttention]) -> Case:
     held = int(before.max()) + pick(draw, 0, 0, 1, 30, 300)
     past = [real(draw, (n, kv_heads, held, d)) for _ in range(2)] if held or draw(flags) else [None, None]
     if held and draw(flags):
-        past = [x.astype(np.float16) for x in past]
+        is_half, extra = draw(flags), pick(draw, 0, 4, 4)
+        past = [x.astype(np.float16) if is_half else coded(x, d + extra) for x in past]
     operands = [real(draw, (n, s, width * d)) for width in (heads, kv_heads, kv_heads)]
     bias = maybe(draw, real(draw, (pick(draw, 1, n), pick(draw, 1, heads), s, total)))
     sink = maybe(draw, real(draw, (heads,)))

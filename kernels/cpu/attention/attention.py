@@ -25,6 +25,7 @@ from bolt_numba.kernels.cpu.attention.score_rows import (
     exp_scores,
     find_top,
     pack_keys,
+    pack_narrow,
     pack_values,
     write_block,
 )
@@ -128,13 +129,14 @@ def attend_blocks(mr: int) -> Inline:
 
 
 @cache
-def attention_kernel(mr: int) -> Native:
-    """Kernel for blocks of ``mr`` queries.
+def attention_kernel(mr: int, held: str = "f32") -> Native:
+    """Kernel for blocks of ``mr`` queries.  held: what keys and values are.
 
     table: i64 [heads][`ENTRY`].  work: ``work_size`` bytes a thread: key panels, then value panels, a block of queries,
     scores (rows ``pitch`` bytes apart) and the result block at the offsets given.  order: i32 0, 1, …, d - 1.
     """
-    attend = attend_blocks(mr)
+    attend, is_narrow = attend_blocks(mr), held != "f32"
+    narrow_keys, narrow_values = pack_narrow(held)
 
     @native(extents=partial(blocks_reach, mr), **FIELDS)
     def attention(p, tid, nthreads):
@@ -150,8 +152,12 @@ def attention_kernel(mr: int) -> Native:
             n, before = load_i64(entry + 40), load_i64(entry + 48)
             k, v = p.k + load_i64(entry + 8), p.v + load_i64(entry + 16)
             if k != packed_k or v != packed_v:
-                pack_keys(k, p.k_step, keys, n, d, p.scale, p.order)
-                pack_values(v, p.v_step, values, n, width if is_packed(width, p.v_step) else 0)
+                if is_narrow:
+                    narrow_keys(k, p.k_step, keys, n, d, p.scale, p.order, rows)
+                    narrow_values(v, p.v_step, values, n, width)
+                else:
+                    pack_keys(k, p.k_step, keys, n, d, p.scale, p.order)
+                    pack_values(v, p.v_step, values, n, width if is_packed(width, p.v_step) else 0)
                 packed_k, packed_v = k, v
             sink = p.sink + load_i64(entry + 56) if p.sink else 0
             begin = (item - head * p.chunks) * p.chunk
@@ -179,6 +185,11 @@ class Workspace:
 def workspace(mr: int, n: int, d: int, width: int, packs_values: bool = True) -> Workspace:
     """Layout for heads of ``n`` keys of ``d`` and values of ``width``."""
     return laid_out(mr, n, width, 4 * d, 4 * n if packs_values else 0, 4 * mr * d)
+
+
+def narrow_workspace(mr: int, n: int, d: int, width: int, packs_values: bool = True) -> Workspace:
+    """The same of keys and values that are no f32."""
+    return laid_out(mr, n, width, 4 * d, 4 * n, 4 * max(mr, PANEL) * d)
 
 
 def laid_out(mr: int, n: int, width: int, key: int, value: int, rows: int) -> Workspace:

@@ -7,9 +7,16 @@ from functools import cache, partial
 
 import numpy as np
 
-from bolt_numba.base.types import F16, F32
-from bolt_numba.kernels.common.cache import Cached, appended, cached, fits
-from bolt_numba.kernels.cpu.attention.attention import PARALLEL_FLOPS, block_steps
+from bolt_numba.base.types import F16, F32, I8, dtype_name
+from bolt_numba.kernels.common.cache import appended, cached, fits
+from bolt_numba.kernels.cpu.attention.attention import (
+    PARALLEL_FLOPS,
+    BlockForm,
+    attention_kernel,
+    block_steps,
+    narrow_workspace,
+    workspace,
+)
 from bolt_numba.kernels.cpu.attention.few import FEW_QUERIES, PART, few_steps
 from bolt_numba.kernels.cpu.elements import PARTS
 from bolt_numba.kernels.cpu.language.lang import (
@@ -19,42 +26,77 @@ from bolt_numba.kernels.cpu.language.lang import (
     inline,
     load_i64,
     native,
+    reduce_max,
+    round_i32,
+    splat,
     split,
-    vload_f16_n,
+    store_f32,
+    vabs,
     vload_n,
+    vmax,
+    vmaximum,
+    vmin,
     vstore_f16_n,
-    vstore_n,
+    vstore_u8_n,
 )
 from bolt_numba.kernels.cpu.machine import PAYS_BYTES
 from bolt_numba.kernels.extents import Numbers, Reach
 from bolt_numba.kernels.geometry.heads import ENTRY
 from bolt_numba.kernels.jit import I64, PTR, PTR_OR_0, Native
-from bolt_numba.kernels.registry import Argument, Context, Out, Outs, Scratch, Step, Types, kernel
-from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.kernels.registry import Context, Outs, Step, Types, kernel
+from bolt_numba.ops.layers.attention.cache import LARGEST_CODE, LEAST_OF_A_ROW, ONE_CODE, GroupQueryAttention
+
+
+def _appended(a: Numbers) -> dict[str, Reach]:
+    return appended(a) | dict.fromkeys("kv", a.n * a.heads * a.s * a.new)
 
 
 @inline
-def narrow_row(to, source, size):
-    """``size`` bytes of f16 of f32."""
-    for i in range(0, size // 2, LANES):
-        vstore_f16_n(to + 2 * i, vload_n(source + 4 * i, size // 2 - i), size // 2 - i)
+def half_row(to, source, row, new):
+    """A row of f16 of f32."""
+    for i in range(0, row // 2, LANES):
+        vstore_f16_n(to + 2 * i, vload_n(source + 4 * i, row // 2 - i), row // 2 - i)
+
+
+@inline
+def byte_row(to, source, row, new):
+    """A row of i8 of f32, with their scale where there is place for it."""
+    d, factor = new // 4, np.float32(1.0)
+    if row > d:
+        top = splat(LEAST_OF_A_ROW)
+        for i in range(0, d, LANES):
+            top = vmaximum(top, vabs(vload_n(source + 4 * i, d - i)))
+        greatest = reduce_max(top)
+        factor = LARGEST_CODE / greatest
+        store_f32(to + d, greatest * ONE_CODE + (greatest - greatest))
+    for i in range(0, d, LANES):
+        x = vmin(vmax(vload_n(source + 4 * i, d - i) * factor, splat(-128.0)), splat(127.0))
+        vstore_u8_n(to + i, round_i32(x), d - i)
+
+
+@inline
+def same_row(to, source, row, new):
+    copy_bytes(to, source, row)
+
+
+_PUTS = {"f32": same_row, "f16": half_row, "i8": byte_row}
 
 
 @cache
-def append_kernel(half: bool) -> Native:
+def append_kernel(held: str) -> Native:
     """``present [n, heads, room, row]``: the valid rows of ``past [n, heads, held, row]``, s new ones, zeros.
 
-    Rows have ``row`` bytes; new ones are ``[n, s, heads]`` of them, of f32 that become f16 (half).  Only they are
+    Rows have ``row`` bytes; new ones are f32 [n, s, heads] of ``new`` bytes, that become what is held.  Only they are
     written where past and present are one memory.
     """
-    put, times = (narrow_row, 2) if half else (copy_bytes, 1)
+    put = _PUTS[held]
 
     @native(
         k=PTR, v=PTR, past_k=PTR_OR_0, past_v=PTR_OR_0, present_k=PTR, present_v=PTR, table=PTR, n=I64, heads=I64,
-        units=I64, s=I64, row=I64, held=I64, room=I64, extents=partial(appended, times=times),
+        units=I64, s=I64, row=I64, held=I64, room=I64, new=I64, extents=_appended,
     )  # fmt: skip
     def append(p, tid, nthreads):
-        heads, s, row, room = p.heads, p.s, p.row, p.room
+        heads, s, row, room, size = p.heads, p.s, p.row, p.room, p.new
         first, last = split(2 * p.n * heads, tid, nthreads)
         for item in range(first, last):
             pair = item // 2
@@ -69,37 +111,17 @@ def append_kernel(half: bool) -> Native:
                 if some:
                     copy_bytes(to, past + pair * p.held * row, some * row)
                 fill_bytes(to + some * row, np.uint8(0), (room - some) * row)
-            source = new + (b * s * heads + pair % heads) * row * times
+            source = new + (b * s * heads + pair % heads) * size
             for i in range(min(s, room - before)):
-                put(to + (before + i) * row, source + i * heads * row * times, row)
+                put(to + (before + i) * row, source + i * heads * size, row, size)
 
     return append
-
-
-def _widened(a: Numbers) -> dict[str, Reach]:
-    rows = a.n * a.heads * a.room * a.d
-    return {"table": 8 * ENTRY * a.n * a.units, "k": 2 * rows, "v": 2 * rows, "to_k": 4 * rows, "to_v": 4 * rows}
-
-
-@native(k=PTR, v=PTR, to_k=PTR, to_v=PTR, table=PTR, n=I64, heads=I64, units=I64, room=I64, d=I64, extents=_widened)
-def widen_valid(p, tid, nthreads):
-    """The valid rows of caches of f16 (``k, v [n, heads, room, d]``) as f32, each in its place."""
-    first, last = split(2 * p.n * p.heads, tid, nthreads)
-    for item in range(first, last):
-        pair = item // 2
-        source, to = p.k, p.to_k
-        if item % 2:
-            source, to = p.v, p.to_v
-        at = p.d * p.room * pair
-        count = p.d * load_i64(p.table + 8 * ENTRY * p.units * (pair // p.heads) + 40)
-        for i in range(0, count, LANES):
-            vstore_n(to + 4 * (at + i), vload_f16_n(source + 2 * (at + i), count - i), count - i)
 
 
 def _accepts(op: GroupQueryAttention, ins: Types) -> bool:
     caches = {t.dtype for t in ins[3:5] if t is not None}
     others = {t.dtype for i, t in enumerate(ins) if t is not None and i not in (3, 4, 5, 6)}
-    return fits(op, ins) and others == {F32} and caches <= {F32, F16}
+    return fits(op, ins) and others == {F32} and caches <= {F32, F16, I8}
 
 
 @kernel(
@@ -108,23 +130,14 @@ def _accepts(op: GroupQueryAttention, ins: Types) -> bool:
 )  # fmt: skip
 def attention_cached(op: GroupQueryAttention, ins: Types, outs: Outs, context: Context) -> list[Step]:
     """Table of heads, append, attention over what is valid: in place for few queries, in blocks for more."""
-    (n, s, width), room, half = ins[0].dims, outs[1].dims[2], outs[1].dtype == F16
+    (n, s, width), room, held = ins[0].dims, outs[1].dims[2], dtype_name(outs[1].dtype)
     group, is_few = op.num_heads // op.kv_num_heads, s <= FEW_QUERIES
-    made = cached(op, ins, outs, group if is_few else 1, PARTS, None if is_few else F32.itemsize)
-    steps = [made.first, Step(append_kernel(half), made.rows, outs[1].nbytes > PAYS_BYTES)]
+    made = cached(op, ins, outs, group if is_few else 1, PARTS)
+    rows = made.rows | {"new": 4 * (width // op.num_heads)}
+    steps = [made.first, Step(append_kernel(held), rows, outs[1].nbytes > PAYS_BYTES)]
     heads, parallel = n * made.units, 2 * n * s * room * width > PARALLEL_FLOPS
     if is_few:
-        return steps + few_steps(context.threads, heads, group, room, made.args, made.head, parallel, half, PART)
-    if half:
-        steps.append(_widen(made, op, outs, parallel))
-    return steps + block_steps(context.threads, heads, made.args, room, parallel)
+        return steps + few_steps(context.threads, heads, group, room, made.args, made.head, parallel, held, PART)
+    form = BlockForm(partial(attention_kernel, held=held), workspace if held == "f32" else narrow_workspace)
+    return steps + block_steps(context.threads, heads, made.args, room, parallel, form)
 
-
-def _widen(made: Cached, op: GroupQueryAttention, outs: Outs, parallel: bool) -> Step:
-    """The step before attention in blocks over caches of f16, which reads what it gives."""
-    n, heads, room, d = outs[1].dims
-    wide = {name: Scratch(4 * n * heads * room * d) for name in "kv"}
-    made.args.update(wide)
-    sizes: dict[str, Argument] = {"n": n, "heads": heads, "units": made.units, "room": room, "d": d}
-    places: dict[str, Argument] = {"k": Out(1), "v": Out(2), "to_k": wide["k"], "to_v": wide["v"]}
-    return Step(widen_valid, sizes | places | {"table": made.args["table"]}, parallel)

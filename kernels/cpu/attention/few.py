@@ -15,6 +15,7 @@ import numpy as np
 
 from bolt_numba.kernels.cpu.attention.score_rows import (
     KEYS_AT_ONCE,
+    UNITS,
     add_values,
     exp_at,
     find_top,
@@ -24,6 +25,7 @@ from bolt_numba.kernels.cpu.attention.score_rows import (
     scale_rows,
     score_keys,
     sum_scores,
+    weigh_rows,
 )
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
@@ -98,10 +100,15 @@ def _made(a: Numbers) -> int:
     return a.items * a.parts * a.group * a.m * (4 * a.width + 8) if a.parts > 1 else 0
 
 
-def _few_reach(unit: int, a: Numbers) -> dict[str, Reach]:
-    work = a.threads * (a.pitch * a.group * a.m + BYTES)
-    heads = heads_reach(a, a.items, a.group, a.q_head, a.y_head, a.mask_head, unit)
+def _few_reach(held: str, a: Numbers) -> dict[str, Reach]:
+    work = a.threads * (a.pitch * _rows(held, a.group * a.m) + BYTES)
+    heads = heads_reach(a, a.items, a.group, a.q_head, a.y_head, a.mask_head, UNITS[held])
     return {**heads, "work": work, "made": _made(a)}
+
+
+def _rows(held: str, rows: int) -> int:
+    """Rows that a thread has memory for: of scores, and of scales."""
+    return rows + 1 if held == "i8" else rows
 
 
 def together(group: int) -> int:
@@ -110,21 +117,23 @@ def together(group: int) -> int:
 
 
 @cache
-def attention_few(half: bool, count: int) -> Native:
-    """Kernel for ``m`` queries, whose rows take keys and values ``count`` at once.  half: these are f16.
+def attention_few(held: str, count: int) -> Native:
+    """Kernel for ``m`` queries, whose rows take keys and values ``count`` at once.  held: what these are.
 
     A work item is a part of what reads the same keys: m queries of each of ``group`` heads, whose queries, results and
     masks lie ``q_head``, ``y_head`` and ``mask_head`` bytes apart, their sinks 4.  table: i64 [items][`ENTRY`].  work:
-    group * m rows of scores a thread, ``pitch`` bytes each, and a vector.  made: where there are several parts, their
-    results (f32 [items][parts][group * m][width]), and then of each row the greatest score and the sum.
+    group * m rows of scores a thread, ``pitch`` bytes each, a vector, and with i8 a row of scales.  made: where there
+    are several parts, their results (f32 [items][parts][group * m][width]), and then of each row the greatest score and
+    the sum.
     """
-    unit, keys, score, add = 2 if half else 4, keys_of(count), score_keys(half, count), add_values(half, count)
+    unit, keys, score, add = UNITS[held], keys_of(count), score_keys(held, count), add_values(held, count)
+    are_bytes, more = held == "i8", _rows(held, 0)
 
-    @native(extents=partial(_few_reach, unit), **SHARED, **NUMBERS, made=PTR_OR_0)
+    @native(extents=partial(_few_reach, held), **SHARED, **NUMBERS, made=PTR_OR_0)
     def attention_of_few(p, tid, nthreads):
         m, d, width, pitch, parts = p.m, p.d, p.width, p.pitch, p.parts
         rows = p.group * m
-        scores, sums = p.work + (pitch * rows + BYTES) * tid, p.made + 4 * width * rows * p.items * parts
+        scores, sums = p.work + (pitch * (rows + more) + BYTES) * tid, p.made + 4 * width * rows * p.items * parts
         vector = scores + pitch * rows
         first, last = split(p.items * parts, tid, nthreads)
         for item in range(first, last):
@@ -145,6 +154,7 @@ def attention_few(half: bool, count: int) -> Native:
                     vstore(vector, found * p.scale)
                     for i in range(count):
                         copy_bytes(scores + (r + i) * pitch + 4 * j, vector + 4 * keys * i, 4 * keys)
+            weigh_rows(k, p.k_step, d if are_bytes else p.k_step, vector + BYTES, scores, pitch, rows, low, seen)
             for r in range(rows):
                 head, i = r // m, r % m
                 mask = p.mask + load_i64(entry + 24) + head * p.mask_head + i * p.mask_step + 4 * base if p.mask else 0
@@ -158,6 +168,7 @@ def attention_few(half: bool, count: int) -> Native:
                 if parts > 1:
                     store_f32(sums + 8 * (rows * item + r), top)
                     store_f32(sums + 8 * (rows * item + r) + 4, total)
+            weigh_rows(v, p.v_step, width if are_bytes else p.v_step, vector + BYTES, scores, pitch, rows, low, seen)
             for j in range(low, seen, KEYS_AT_ONCE):
                 some, at, values = min(KEYS_AT_ONCE, seen - j), scores + 4 * j, v + j * p.v_step
                 for r in range(0, rows, count):
@@ -214,7 +225,7 @@ def join_parts(p, tid, nthreads):
 
 def few_steps(
     threads: int, items: int, group: int, n: int, args: dict[str, Any], head: dict[str, Argument], parallel: Any,
-    half: bool = False, part: int = 0,
+    held: str = "f32", part: int = 0,
 ) -> list[Step]:  # fmt: skip
     """Steps for ``items`` that read the same ``n`` keys at most.
 
@@ -222,9 +233,9 @@ def few_steps(
     """
     part, parts, rows = part or n, -(-n // part) if part else 1, group * args["m"]
     more: dict[str, Argument] = {"items": items, "group": group, "part": part, "parts": parts}
-    more |= {"pitch": 4 * (part + LANES), "work": Scratch((4 * (part + LANES) * rows + BYTES) * threads)}
+    more |= {"pitch": 4 * (part + LANES), "work": Scratch((4 * (part + LANES) * _rows(held, rows) + BYTES) * threads)}
     main = args | head | more | {"made": None}
-    kernel = attention_few(half, together(group))
+    kernel = attention_few(held, together(group))
     if parts == 1:
         return [Step(kernel, main, parallel & (items > 1))]
     main["made"] = Scratch(items * parts * rows * (4 * args["width"] + 8))

@@ -22,7 +22,11 @@ from bolt_numba.kernels.cpu.language.lang import (
     select,
     splat,
     split,
+    store_f32,
+    to_f32,
     vload,
+    vload_f16_n,
+    vload_i8_n,
     vload_n,
     vmax,
     vstore,
@@ -65,6 +69,67 @@ def pack_values(v, step, panels, n, width):
         else:
             for i in range(n):
                 vstore(at + 4 * i * PANEL, vload_n(source + i * step, width - column))
+
+
+UNITS = {"f32": 4, "f16": 2, "i8": 1}
+"""Bytes of an element of keys and values as caches hold them.  A row of i8 may have a scale behind it."""
+
+
+@inline
+def _half_row(row, step, size, i):
+    return vload_f16_n(row + 2 * i, size - i)
+
+
+@inline
+def _byte_row(row, step, size, i):
+    scale = load_f32(row + size) if step > size else np.float32(1.0)
+    return to_f32(vload_i8_n(row + i, size - i)) * scale
+
+
+@cache
+def pack_narrow(held: str) -> tuple[Inline, Inline]:
+    """`pack_keys` and `pack_values` of rows that are no f32.  wide: memory for `PANEL` keys."""
+    load = _byte_row if held == "i8" else _half_row
+
+    @inline
+    def pack_narrow_keys(k, step, panels, n, d, scale, order, wide):
+        for first in range(0, n, PANEL):
+            some = min(PANEL, n - first)
+            for i in range(some):
+                for j in range(0, d, LANES):
+                    vstore_n(wide + 4 * (i * d + j), load(k + step * (first + i), step, d, j), d - j)
+            pack_keys(wide, 4 * d, panels + 4 * first * d, some, d, scale, order)
+
+    @inline
+    def pack_narrow_values(v, step, panels, n, width):
+        for column in range(0, width, LANES):
+            at = panels + 4 * ((column // PANEL) * n * PANEL + column % PANEL)
+            for i in range(n):
+                vstore(at + 4 * i * PANEL, load(v + i * step, step, width, column))
+        for column in range(ceil_div(width, LANES) * LANES, ceil_div(width, PANEL) * PANEL, LANES):
+            at = panels + 4 * ((column // PANEL) * n * PANEL + column % PANEL)
+            for i in range(n):
+                vstore(at + 4 * i * PANEL, splat(0.0))
+
+    return pack_narrow_keys, pack_narrow_values
+
+
+@inline
+def weigh_rows(held, step, size, scales, scores, pitch, rows, low, seen):
+    """Rows of scores times the scales behind rows of ``size`` bytes, if these have any.  scales: memory for a row."""
+    if step > size:
+        for j in range(low, seen):
+            store_f32(scales + 4 * j, load_f32(held + j * step + size))
+        for r in range(rows):
+            row = scores + r * pitch
+            for j in range(low, seen, LANES):
+                vstore_n(row + 4 * j, vload_n(row + 4 * j, seen - j) * vload_n(scales + 4 * j, seen - j), seen - j)
+
+
+def _loading(held: str, tail: str) -> str:
+    """Text for a vector of what is held, with the place of its address."""
+    name = {"f32": "vload", "f16": "vload_f16", "i8": "vload_i8"}[held]
+    return f"to_f32({name}{tail}({{}}))" if held == "i8" else f"{name}{tail}({{}})"
 
 
 @inline
@@ -167,12 +232,12 @@ def keys_of(rows: int) -> int:
     return LANES // rows
 
 
-def _score_source(half: bool, rows: int) -> str:
+def _score_source(held: str, rows: int) -> str:
     """Products of queries with keys, LANES pairs: a sum of vectors for each pair, then a tree that adds across lanes.
 
     A round adds the halves of two interleaved vectors; after log2(LANES) rounds lane i holds the sum of pair i.
     """
-    load, unit, keys = "vload_f16" if half else "vload", 2 if half else 4, keys_of(rows)
+    unit, keys = UNITS[held], keys_of(rows)
     lines = ["def score_keys(q, r, m, q_head, q_step, k, step, d, left):"]
     lines += [f"    q{i} = q + (r + {i}) // m * q_head + (r + {i}) % m * q_step" for i in range(rows)]
     lines += [f"    last = min(left, {keys}) - 1", *(f"    k{i} = k + step * min({i}, last)" for i in range(keys))]
@@ -181,7 +246,7 @@ def _score_source(half: bool, rows: int) -> str:
     def add(tail: str, count: str) -> list[str]:
         made = [f"        x{r} = vload{tail}(q{r} + 4 * i{count})" for r in range(rows)]
         for i in range(keys):
-            made.append(f"        w = {load}{tail}(k{i} + {unit} * i{count})")
+            made.append("        w = " + _loading(held, tail).format(f"k{i} + {unit} * i{count}"))
             made += [f"        v{r * keys + i} = fma(x{r}, w, v{r * keys + i})" for r in range(rows)]
         return made
 
@@ -196,13 +261,13 @@ def _score_source(half: bool, rows: int) -> str:
 
 
 @cache
-def score_keys(half: bool, rows: int) -> Inline:
+def score_keys(held: str, rows: int) -> Inline:
     """``f(q, r, m, q_head, q_step, k, step, d, left)``: products of ``rows`` queries with `keys_of` keys, as a vector.
 
     Those of a query lie side by side.  q: m queries of each head, of which r is the first that is taken.  k: keys,
-    ``step`` bytes apart, ``left`` of them.  half: keys are f16.
+    ``step`` bytes apart, ``left`` of them.  held: of `UNITS`; scales are left out.
     """
-    text = _score_source(half, rows)
+    text = _score_source(held, rows)
     return inline_source(text, "score_keys", **scope_of(text))
 
 
@@ -222,8 +287,8 @@ KEYS_AT_ONCE = 32
 """Keys whose values are read for one query after the other."""
 
 
-def _value_source(half: bool, rows: int) -> str:
-    load, unit, vectors = "vload_f16" if half else "vload", 2 if half else 4, WEIGHED if rows < WEIGHED else WIDE
+def _value_source(held: str, rows: int) -> str:
+    unit, vectors = UNITS[held], WEIGHED if rows < WEIGHED else WIDE
     each = [(r, c) for r in range(rows) for c in range(vectors)]
     lines = ["def add_values(scores, pitch, v, step, y, r, m, y_head, y_step, n, width):"]
     lines += [f"    s{i} = scores + (r + {i}) * pitch" for i in range(rows)]
@@ -237,9 +302,8 @@ def _value_source(half: bool, rows: int) -> str:
         made = ["            for j in range(n):"]
         made += [f"                x{r} = splat(load_f32(s{r} + 4 * j))" for r in range(rows)]
         for c in range(vectors):
-            place = f"at + {unit * c} * LANES"
-            w = f"{load}_n({place}, left - {c} * LANES)" if tail else f"{load}({place})"
-            made.append(f"                w = {w}")
+            place = f"at + {unit * c} * LANES" + (f", left - {c} * LANES" if tail else "")
+            made.append("                w = " + _loading(held, "_n" if tail else "").format(place))
             made += [f"                a{r}{c} = fma(x{r}, w, a{r}{c})" for r in range(rows)]
         return [*made, "                at += step"]
 
@@ -249,12 +313,12 @@ def _value_source(half: bool, rows: int) -> str:
 
 
 @cache
-def add_values(half: bool, rows: int) -> Inline:
+def add_values(held: str, rows: int) -> Inline:
     """``f(scores, pitch, v, step, y, r, m, y_head, y_step, n, width)``: ``y += sum of scores[j] * v[j]`` for n values.
 
-    For ``rows`` rows, of which r is the first; those of y are m for each head.  half: values are f16.
+    For ``rows`` rows, of which r is the first; those of y are m for each head.  held: as of `score_keys`.
     """
-    text = _value_source(half, rows)
+    text = _value_source(held, rows)
     return inline_source(text, "add_values", **scope_of(text))
 
 
@@ -270,6 +334,7 @@ def scale_rows(y, n, factor):
 
 
 __all__ = [
-    "KEYS_AT_ONCE", "PANEL", "VECTORS", "add_values", "copy_queries", "exp_at", "exp_scores", "find_top", "inverse",
-    "keys_of", "pack_keys", "pack_values", "prefetch_rows", "scale_rows", "score_keys", "sum_scores", "write_block",
+    "KEYS_AT_ONCE", "PANEL", "UNITS", "VECTORS", "add_values", "copy_queries", "exp_at", "exp_scores", "find_top",
+    "inverse", "keys_of", "pack_keys", "pack_narrow", "pack_values", "prefetch_rows", "scale_rows", "score_keys",
+    "sum_scores", "weigh_rows", "write_block",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from bolt_numba.base.types import F16, F32, I32, Array, Dim, TensorType
+from bolt_numba.base.types import F16, F32, I8, I32, Array, Dim, TensorType
 from bolt_numba.ops.arrays.reduce import masked_softmax
 from bolt_numba.ops.content import bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
@@ -14,6 +14,37 @@ from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_amon
 from bolt_numba.ops.shapes import known_dims, known_ints, shape_of, want_dims, want_one
 
 OptionalArray: TypeAlias = "Array | None"
+
+SCALE_BYTES = 4
+"""Behind the codes of a row, where a cache of bytes has a scale for each."""
+LARGEST_CODE, ONE_CODE = np.float32(127), np.float32(1 / 127)
+LEAST_OF_A_ROW = np.float32(1e-30)
+"""Rows of smaller numbers are rounded as if this were their greatest, whose reciprocal is finite."""
+
+
+def coded(rows: Array, width: int) -> Array:
+    """Rows [..., d] as ``width`` bytes i8: whole numbers from -128 on; of d + 4, multiples of the scale behind them.
+
+    The scale is max(abs) / 127.  Halves are rounded to even.  A row that is not finite has the scale NaN.
+    """
+    rows = rows.astype(F32)
+    factor, scales = np.float32(1), np.zeros((*rows.shape[:-1], 0), I8)
+    with np.errstate(invalid="ignore"):
+        if width > rows.shape[-1]:
+            greatest = np.maximum(np.abs(rows).max(axis=-1, keepdims=True, initial=0), LEAST_OF_A_ROW)
+            scales = (greatest * ONE_CODE + (greatest - greatest)).view(I8)
+            factor = LARGEST_CODE / greatest
+        found = rows * factor
+        codes = np.rint(np.minimum(np.where(found > -128, found, np.float32(-128)), LARGEST_CODE))
+    return np.concatenate([codes.astype(I8), scales], axis=-1)
+
+
+def decoded(rows: Array, size: int) -> Array:
+    """What rows of a cache [..., width] stand for, [..., size]."""
+    if rows.dtype != I8:
+        return widened(rows)
+    codes = rows[..., :size].astype(F32)
+    return codes if rows.shape[-1] == size else codes * np.ascontiguousarray(rows[..., size:]).view(F32)
 
 
 def divided(dim: Dim, parts: int) -> int | None:
@@ -36,9 +67,9 @@ class GroupQueryAttention(Op):
     score of a further key of each head that has no value -> y: [n, s, num_heads * d], present_k, present_v: [n,
     kv_num_heads, max(p, total), d].  New keys go behind the valid past ones of their sequence, of which there are none
     where s is total; a past that is the memory of the present is appended to in place.  Caches may be f16 where all
-    else is f32: new rows are rounded then.  local_window: keys that a query
-    sees, itself included (below 0: all; 0: none, so y is 0); softcap c above 0: c * tanh(scores / c); smooth: all sinks
-    are 0.
+    else is f32, or i8, with d or d + 4 bytes a row: new rows are rounded then (see `coded`).  local_window: keys that
+    a query sees, itself included (below 0: all; 0: none, so y is 0); softcap c above 0: c * tanh(scores / c); smooth:
+    all sinks are 0.
     Source: the operator of this name of onnxruntime (com.microsoft), rotated and unpacked operands.
     """
 
@@ -74,7 +105,7 @@ class GroupQueryAttention(Op):
         dtype = same_dtype(self, q, k, v, bias, sink)
         want_dtype(self, "q", dtype, *FLOATS)
         held = dtype if past_k is None else same_dtype(self, past_k, past_v)
-        want_dtype(self, "past_k", held, dtype, *([F16] if dtype == F32 else []))
+        want_dtype(self, "past_k", held, dtype, I8, *([F16] if dtype == F32 else []))
         want_dtypes(self, (I32,), seqlens_k=seqlens_k, total=total)
         if self.num_heads < 1 or self.kv_num_heads < 1 or self.num_heads % self.kv_num_heads:
             raise self.fail("num_heads", self.num_heads, f"a multiple of kv_num_heads {self.kv_num_heads}")
@@ -92,13 +123,15 @@ class GroupQueryAttention(Op):
         want_dims(self, "v", v, n, s, keys[2])
         if (past_k is None) != (past_v is None):
             raise self.fail("past_k and past_v", "one", "both or none")
-        want_dims(self, "past_k", past_k, n, self.kv_num_heads, None, size)
-        want_dims(self, "past_v", past_v, n, self.kv_num_heads, None if past is None else past[2], size)
+        row = (size, size + SCALE_BYTES) if held == I8 and size is not None else size
+        want_dims(self, "past_k", past_k, n, self.kv_num_heads, None, row)
+        want_dims(self, "past_v", past_v, n, self.kv_num_heads, *((None, row) if past is None else past[2:]))
         want_dims(self, "seqlens_k", seqlens_k, *((n, 1) if len(seqlens_k.shape or ()) == 2 else (n,)))
         want_one(self, total=total)
         want_dims(self, "sink", sink, self.num_heads)
         length = self._length(n, s, 0 if past is None else past[2], total, bias)
-        present = TensorType(held, (keys[0], self.kv_num_heads, length, keys[2] // self.kv_num_heads))
+        width = keys[2] // self.kv_num_heads if past is None or held != I8 else past[3]
+        present = TensorType(held, (keys[0], self.kv_num_heads, length, width))
         return TensorType(dtype, shape), present, present
 
     def _length(self, n: Dim, s: Dim, held: Dim, total: TensorType, bias: TensorType | None) -> Dim:
@@ -147,7 +180,8 @@ class GroupQueryAttention(Op):
         scale = queries.dtype.type(self.scale or 1 / np.sqrt(queries.shape[-1]))
         for b in range(n):
             seen = before[b] + s if s == whole else valid[b]
-            own_k, own_v = (np.repeat(widened(x[b, :, :seen]), group, axis=0) for x in (keys, values))
+            size = queries.shape[-1]
+            own_k, own_v = (np.repeat(decoded(x[b, :, :seen], size), group, axis=0) for x in (keys, values))
             scores = np.matmul(queries[b], own_k.swapaxes(-1, -2)) * scale
             if self.softcap > 0:
                 scores = np.tanh(scores / scores.dtype.type(self.softcap)) * scores.dtype.type(self.softcap)
@@ -175,8 +209,9 @@ class GroupQueryAttention(Op):
     def _present(self, new: Array, past: OptionalArray, before: Array, whole: int) -> Array:
         """The cache with new rows behind the valid ones; rows that hold nothing are those of the past, or 0."""
         n, heads, s, size = new.shape
-        held = 0 if past is None else past.shape[2]
-        present = np.zeros((n, heads, max(held, whole), size), new.dtype if past is None else past.dtype)
+        held, width, dtype = (0, size, new.dtype) if past is None else (*past.shape[2:], past.dtype)
+        present = np.zeros((n, heads, max(held, whole), width), dtype)
+        new = coded(new, width) if dtype == I8 else new
         for b, start in enumerate(before):
             if past is not None and start > 0:
                 present[b, :, :start] = past[b, :, :start]
