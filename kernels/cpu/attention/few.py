@@ -30,17 +30,17 @@ from bolt_numba.kernels.cpu.attention.score_rows import (
 from bolt_numba.kernels.cpu.language.lang import (
     BYTES,
     LANES,
-    copy_bytes,
     fill_bytes,
     fma,
+    iota,
     load_f32,
     load_i64,
     native,
+    permute,
     splat,
     split,
     store_f32,
     vload_n,
-    vstore,
     vstore_n,
 )
 from bolt_numba.kernels.extents import KEPT, Numbers, Reach
@@ -135,6 +135,8 @@ def attention_few(held: str, count: int) -> Native:
         rows = p.group * m
         scores, sums = p.work + (pitch * (rows + more) + BYTES) * tid, p.made + 4 * width * rows * p.items * parts
         vector = scores + pitch * rows
+        k_rows, k_size = (1, keys * p.k_step) if p.k_step < unit * d + BYTES else (keys, unit * d)
+        v_rows, v_size = (1, keys * p.v_step) if p.v_step < unit * width + BYTES else (keys, unit * width)
         first, last = split(p.items * parts, tid, nthreads)
         for item in range(first, last):
             entry, base = p.table + 8 * ENTRY * (item // parts), p.part * (item % parts)
@@ -146,14 +148,13 @@ def attention_few(held: str, count: int) -> Native:
             seen = max(0, min(n, limit + m - 1, p.part))
             low = min(max(0, limit - p.window), seen)
             for j in range(low, seen, keys):
-                following = j + KEYS_AHEAD
-                prefetch_rows(k + following * p.k_step, p.k_step, min(keys, seen - following), unit * d, 0, 1)
-                prefetch_rows(v + j * p.v_step, p.v_step, min(keys, seen - j), unit * width, 0, 1)
+                prefetch_rows(k + (j + KEYS_AHEAD) * p.k_step, p.k_step, k_rows, k_size, 0, 1)
+                prefetch_rows(v + j * p.v_step, p.v_step, v_rows, v_size, 0, 1)
                 for r in range(0, rows, count):
                     found = score(q, r, m, p.q_head, p.q_step, k + j * p.k_step, p.k_step, d, seen - j)
-                    vstore(vector, found * p.scale)
                     for i in range(count):
-                        copy_bytes(scores + (r + i) * pitch + 4 * j, vector + 4 * keys * i, 4 * keys)
+                        own = (iota() + np.int32(keys * i)) & np.int32(LANES - 1)
+                        vstore_n(scores + (r + i) * pitch + 4 * j, permute(found, own) * p.scale, keys)
             weigh_rows(k, p.k_step, d if are_bytes else p.k_step, vector + BYTES, scores, pitch, rows, low, seen)
             for r in range(rows):
                 head, i = r // m, r % m

@@ -239,7 +239,9 @@ def _score_source(held: str, rows: int) -> str:
     """
     unit, keys = UNITS[held], keys_of(rows)
     lines = ["def score_keys(q, r, m, q_head, q_step, k, step, d, left):"]
-    lines += [f"    q{i} = q + (r + {i}) // m * q_head + (r + {i}) % m * q_step" for i in range(rows)]
+    for i in range(rows):  # to divide takes as long as several keys
+        other = f"(r + {i}) // m * q_head + (r + {i}) % m * q_step"
+        lines.append(f"    q{i} = q + ((r + {i}) * q_head if m == 1 else {other})")
     lines += [f"    last = min(left, {keys}) - 1", *(f"    k{i} = k + step * min({i}, last)" for i in range(keys))]
     lines += [f"    v{i} = splat(0.0)" for i in range(LANES)]
 
