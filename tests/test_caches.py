@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.base.errors import OptionError
 from bolt_numba.base.huge_pages import zeros_in_parts
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
-from bolt_numba.ops.layers.attention.cache import GroupQueryAttention, coded
+from bolt_numba.ops.layers.attention.cache import GroupQueryAttention, coded, decoded
 from bolt_numba.ops.pointwise import Mul
 from bolt_numba.types import F16, F32, I8, I32, AnyDType, Array, Sym, TensorType
 from tests.serve.serving import resident
@@ -81,6 +82,37 @@ def test_bits_of_threads_and_batches() -> None:
     for row in range(3):
         alone = {name: np.ascontiguousarray(a[row : row + 1]) for name, a in feeds.items()}
         np.testing.assert_array_equal(in_place(one, alone), made[row : row + 1])
+
+
+def test_the_kind_of_caches_is_chosen() -> None:
+    """By an option, whatever the model has; a session of that is one of that again."""
+    session = bn.compile(step_graph(F16), cache="int8", threads=1).clone(threads=2)
+    assert [(s.dtype, s.shape) for s in session.inputs[3:5]] == [(I8, ("n", GROUPS, ROOM, SIZE + 4))] * 2
+    one, other = (feeds_of([3, 256, 660], 2, I8) for _ in range(2))
+    np.testing.assert_array_equal(in_place(session, one), in_place(bn.compile(step_graph(I8)), other))
+    assert {s.dtype for s in bn.compile(step_graph(F16), cache="f32").inputs[3:5]} == {F32}
+
+
+@pytest.mark.parametrize("graph", ["none", "read", "bytes"])
+def test_caches_that_cannot_be_of_that_kind(graph: str) -> None:
+    made = step_graph(I8 if graph == "bytes" else F32) if graph != "none" else Graph("none")
+    if graph == "read":
+        made.add_output(Builder(made)(Mul(), made.inputs[3], made.inputs[3]), "squares")
+    with pytest.raises(OptionError, match="cache: got 'f16'"):
+        bn.compile(made, cache="f16")
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_rows_of_bytes_are_near(size: int) -> None:
+    """Within half of a scale, but for rows that are not finite, which stay so."""
+    rows = np.random.default_rng(size).standard_normal((50, size)) * 10.0 ** np.arange(-25, 25)[:, None]
+    rows = rows.astype(F32)
+    found = decoded(coded(rows, size + 4), size)
+    assert (np.abs(found - rows) <= np.abs(rows).max(-1, keepdims=True) * (0.5001 / 127) + 1e-32).all()
+    assert not decoded(coded(np.zeros((1, size), F32), size + 4), size).any()
+    for odd in (np.nan, np.inf, -np.inf):
+        rows[3, size // 2] = odd
+        assert np.isnan(decoded(coded(rows, size + 4), size)[3]).all()
 
 
 def test_a_cache_takes_memory_where_it_is_filled() -> None:

@@ -27,7 +27,7 @@ OTHER: dict[str, Any] = {
     "threads": 1, "precision": "bf16", "numerics": "strict", "tune": True, "time_limit": 50.0, "memory_limit": 1 << 28,
     "max_plans": 3, "stages": tuple(STAGES), "stand_ins": True, "device": ("cpu", "host"), "fallback": "warn",
 }  # fmt: skip
-"""Of each option a value that is not its default, but for those that only sessions with plug-ins may have."""
+"""Of each option a value that is not its default, but for those that only sessions with plug-ins or caches may have."""
 
 
 def adding(*shape: int | str) -> bytes:
@@ -41,7 +41,7 @@ def adding(*shape: int | str) -> bytes:
 
 
 def test_every_option_has_another_value_here() -> None:
-    assert OTHER.keys() == OPTIONS.keys() - {"properties", "placement"}
+    assert OTHER.keys() == OPTIONS.keys() - {"properties", "placement", "cache"}
     assert all(value != getattr(bn.Options, name) for name, value in OTHER.items())
 
 
@@ -70,7 +70,7 @@ def test_every_option_is_described() -> None:
         {"threads": 0}, {"threads": True}, {"precision": "f99"}, {"numerics": ["strict"]}, {"tune": 1},
         {"time_limit": 0}, {"time_limit": "long"}, {"memory_limit": 1.5}, {"max_plans": 0}, {"stages": 5},
         {"stand_ins": "no"}, {"device": "abacus"}, {"device": 3}, {"device": []}, {"stages": "all"},
-        {"properties": [1]}, {"fallback": "never"},
+        {"properties": [1]}, {"fallback": "never"}, {"cache": "int4"},
     ],
     ids=str,
 )  # fmt: skip

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 INT8 = "int8"
 """A precision of `bolt_numba.compile` alone, which needs calibration: a session runs its graph of integers as it is."""
 
+CACHES = ("f16", "f32", INT8)
+
 EIGHT_BITS = f"; 8 bits: bn.compile(model, precision={INT8!r}, calibration=inputs), or the command quantize"
 """What is said to who asks for another precision."""
 
@@ -147,6 +149,8 @@ class Options:
         driver are named as ``"openvino:a"`` and ``"openvino:b"``, each with properties of its own.
     fallback: what happens where a plug-in fails: ``"allow"``: the session computes by itself, and `report` says why; it
         warns where a device cannot be opened.  ``"warn"``: it warns once for each cause.  ``"forbid"``: a DeviceError.
+    cache: what the keys and values of earlier positions are, where attention has them from outside: ``"f16"``,
+        ``"f32"``, or ``"int8"``, bytes with a scale for each row, of which the caller has d + 4; None: as in the model.
     placement: which nodes plug-ins get or not, as a text, a file or a `Placement` (docs/plugins).
 
     Raises OptionError for a value that an option cannot have.
@@ -173,6 +177,9 @@ class Options:
         _properties, "Of a plug-in, as openvino.device=GPU (`devices`).", "DEVICE.NAME=VALUE", "property"))
     fallback: str = field(default="allow", metadata=_choice(
         FALLBACKS, "Where a plug-in fails: run elsewhere, warn of it too, or fail."))
+    cache: str | None = field(default=None, metadata=_option(
+        lambda what, given: None if given is None else want_one_of(what, given, CACHES),
+        "Of keys and values that decoders keep; as in the model.", "|".join(CACHES), choices=CACHES))
     placement: Any = field(default=None, metadata=_option(
         lambda _, given: given, "Which nodes plug-ins get, or not: docs/plugins.", "FILE"))
     # fmt: on
@@ -216,6 +223,7 @@ if TYPE_CHECKING:
         device: str | Sequence[str]
         properties: Mapping[str, Mapping[str, Any]] | None
         fallback: str
+        cache: str | None
         placement: Any
 
 

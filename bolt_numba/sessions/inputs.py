@@ -32,6 +32,7 @@ from bolt_numba.runtime.copies import Views, dense, is_elsewhere
 
 if TYPE_CHECKING:
     from bolt_numba.base.options import Options
+    from bolt_numba.ir.graph import Graph
     from bolt_numba.runtime.device import Device
     from bolt_numba.runtime.prepared import Prepared, Targets
 
@@ -39,6 +40,15 @@ if TYPE_CHECKING:
 def spec_of(name: str, t: TensorType) -> TensorSpec:
     shape = None if t.shape is None else tuple(str(d) if isinstance(d, Sym) else d for d in t.shape)
     return TensorSpec(name, t.dtype, shape, t if isinstance(t, NestedType) else None)
+
+
+def with_caches(graph: Graph, kind: str | None) -> Graph:
+    """The graph with caches of the kind that is asked for.  Raises OptionError where it cannot have them."""
+    if kind is None:
+        return graph
+    from bolt_numba.passes.quantised import caches  # most sessions have none
+
+    return caches.with_caches(graph, kind)
 
 
 def as_input(spec: TensorSpec, given: Any, far: Sequence[Device] = (), views: bool = False) -> Any:

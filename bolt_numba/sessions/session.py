@@ -33,6 +33,7 @@ from bolt_numba.sessions.inputs import (
     targets_among,
     threads_of,
     wanted_of,
+    with_caches,
 )  # fmt: skip
 from bolt_numba.sessions.outputs import Outputs, specs_table
 
@@ -84,7 +85,7 @@ class Session:
         if self.options.stages is not None and graph.packed is not None:
             raise OptionError(f"stages: {graph.called!r}: got a packed graph, wanted one that is not optimised yet")
         self._budget = limits_of(self.options.memory_limit, self.options.time_limit)
-        self.graph = graph
+        self.graph = graph = with_caches(graph, self.options.cache)
         inputs = [spec_of(v.name, v.type) for v in graph.caller_inputs]
         self._show(graph.called, signatures, inputs, [spec_of(n, v.type) for n, v in graph.caller_outputs])
         self._seen: Graph | None = None

@@ -171,10 +171,34 @@ def test_lengths_beyond_the_cache_are_refused(seqlens: tuple[int, int]) -> None:
     np.testing.assert_array_equal(sess.run(None, feeds)[0], wanted)
 
 
-def test_quantised_cache_is_refused() -> None:
-    inputs = attention(1, 6, lengths(6, 6), 7)
-    model = node_model("GroupQueryAttention", inputs, 3, HEADS | {"k_quant_type": "PER_TENSOR"})
-    with pytest.raises(UnsupportedOpError, match="quantised cache"):
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+@pytest.mark.parametrize(("s", "past", "total"), [(5, 0, 5), (9, 0, 9), (1, 6, 7), (1, 16, 7)])
+def test_caches_of_bytes(s: int, past: int, total: int, kind: str) -> None:
+    """As onnxruntime has them; the rows behind what is valid are none of its own."""
+    inputs = attention(s, past, lengths(total - 1, total - 1), total)
+    inputs |= {name: RNG.integers(-127, 128, inputs[name].shape).astype(np.int8) for name in ("pk", "pv")}
+    inputs |= dict.fromkeys(("cos", "sin", "at", "bias", "sink"))
+    shape = (1,) if kind == "PER_TENSOR" else (2, 1, 16)
+    inputs |= {f"{name}_scale": RNG.uniform(0.01, 0.03, shape).astype(np.float32) for name in "kv"}
+    more = {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": 8}
+    agrees("GroupQueryAttention", inputs, 3, HEADS | more)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"kv_cache_bit_width": 4}, UnsupportedOpError, "4 bits"),
+        ({"k_quant_type": "PER_ROW"}, UnsupportedOpError, "PER_ROW"),
+        ({"k_quant_type": "PER_TENSOR"}, BoltError, "wanted both with scales and a past"),
+        ({"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}, BoltError, "wanted both with scales and a past"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_caches_of_other_bits_and_without_scales_are_refused(
+    more: dict[str, Any], error: type[BoltError], message: str
+) -> None:
+    model = node_model("GroupQueryAttention", attention(1, 6, lengths(6, 6), 7), 3, HEADS | more)
+    with pytest.raises(error, match=message):
         bn.load(model.SerializeToString())
 
 

@@ -95,6 +95,16 @@ def test_many_at_once_make_what_each_makes_alone(one: Generator, many: Generator
     ]
 
 
+def test_caches_of_bytes_make_nearly_the_same_texts(file: Path, one: Generator) -> None:
+    """And take the memory that they should."""
+    with Generator(file, threads=1, sequences=2, cache="int8") as made:
+        assert made.decoder.caches["past_key_values.0.key"].shape[-1] == SIZE + 4
+        wanted = [one.generate(prompt, max_tokens=8, temperature=0.0).tokens for prompt in PROMPTS]
+        got = [each.tokens for each in made.generate(PROMPTS, max_tokens=8, temperature=0.0)]
+        assert sum(a == b for a, b in zip(got, wanted, strict=True)) >= len(PROMPTS) - 1
+        assert made.perplexity(PROMPTS[2]) == pytest.approx(one.perplexity(PROMPTS[2]), rel=0.02)
+
+
 def test_a_prefix_is_computed_once(one: Generator, many: Generator) -> None:
     first = one.generate("The cat sleeps. ", max_tokens=4)
     text = one.tokens("The cat sleeps. ") + first.tokens

@@ -14,7 +14,7 @@ from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import microsoft, reader
 from bolt_numba.ir.graph import Value
 from bolt_numba.ops.arrays.gather import Gather
-from bolt_numba.ops.arrays.shape import Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
+from bolt_numba.ops.arrays.shape import Expand, Reshape, Shape, Split, Squeeze, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Slice
 from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
@@ -113,6 +113,8 @@ def group_query_attention(
     position_ids: Value | None = None,
     attention_bias: Value | None = None,
     head_sink: Value | None = None,
+    k_scale: Value | None = None,
+    v_scale: Value | None = None,
     *,
     num_heads: int,
     kv_num_heads: int,
@@ -127,9 +129,15 @@ def group_query_attention(
     kv_cache_bit_width: int = 0,
     qk_output: int = 0,
 ) -> Any:
-    """Rotation, then attention with a cache; query may hold query, key and value side by side."""
-    if (k_quant_type, v_quant_type) != ("NONE", "NONE") or kv_cache_bit_width:
+    """Rotation, then attention with a cache; query may hold query, key and value side by side.
+
+    A cache of bytes is that of keys and values divided by their scales, by which queries and the result are multiplied.
+    """
+    kinds, needed = {k_quant_type, v_quant_type}, (k_scale, v_scale, past_key)
+    if kv_cache_bit_width not in (0, 8) or not kinds <= {"NONE", "PER_TENSOR", "PER_CHANNEL"}:
         raise b.unsupported(f"a quantised cache ({k_quant_type}, {v_quant_type}, {kv_cache_bit_width} bits)")
+    if ("NONE" in kinds) != (kinds == {"NONE"}) or (kinds != {"NONE"} and any(v is None for v in needed)):
+        raise b.invalid("k_quant_type and v_quant_type", (k_quant_type, v_quant_type), "both with scales and a past")
     if qk_output:
         raise b.unsupported("qk_output")
     if num_heads < 1 or kv_num_heads < 1:
@@ -145,8 +153,24 @@ def group_query_attention(
         pairs = ((q, num_heads), (k, kv_num_heads))
         q, k = (merged(b, b(turn, by_heads(b, x, n), cos_cache, sin_cache, positions)) for x, n in pairs)
     operator = GroupQueryAttention(num_heads, kv_num_heads, scale, softcap, local_window_size, smooth_softmax == 1)
-    operands = (q, k, v, past_key, past_value, seqlens_k, total_sequence_length, attention_bias, head_sink)
-    return b(operator, *operands)
+    others = (past_key, past_value, seqlens_k, total_sequence_length, attention_bias, head_sink)
+    if kinds == {"NONE"}:
+        return b(operator, q, k, v, *others)
+    told = zip((k_quant_type, v_quant_type), (k_scale, v_scale), strict=True)
+    (of_k, by_k), (of_v, by_v) = (_of_heads(b, *pair, past_key, kv_num_heads, num_heads) for pair in told)
+    y, *present = b(operator, b(Mul(), q, by_k), b(Div(), k, of_k), b(Div(), v, of_v), *others)
+    return b(Mul(), y, by_v), *present
+
+
+def _of_heads(b: NodeBuilder, kind: str, scale: Any, past: Any, groups: int, heads: int) -> tuple[Value, Value]:
+    """The scales of all elements of keys or values, and of the heads of queries that share them; or the only one."""
+    if kind == "PER_TENSOR":
+        one = b(Reshape(), scale, ints([1]))
+        return one, one
+    size = b.static_dim(past, 3)
+    each = b(Reshape(), scale, ints([groups, 1, size]))
+    of_queries = b(Expand(), each, ints([groups, heads // groups, size]))
+    return b(Reshape(), each, ints([-1])), b(Reshape(), of_queries, ints([-1]))
 
 
 def _unpacked(b: NodeBuilder, packed: Value, num_heads: int, kv_num_heads: int) -> list[Value]:
