@@ -189,8 +189,8 @@ def test_caches_of_bytes(s: int, past: int, total: int, kind: str) -> None:
     [
         ({"kv_cache_bit_width": 4}, UnsupportedOpError, "4 bits"),
         ({"k_quant_type": "PER_ROW"}, UnsupportedOpError, "PER_ROW"),
-        ({"k_quant_type": "PER_TENSOR"}, BoltError, "wanted both with scales and a past"),
-        ({"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}, BoltError, "wanted both with scales and a past"),
+        ({"k_quant_type": "PER_TENSOR"}, BoltError, "both, with scales and a past"),
+        ({"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}, BoltError, "both, with scales and a past"),
     ],
     ids=str,
 )  # fmt: skip

@@ -129,15 +129,10 @@ def group_query_attention(
     kv_cache_bit_width: int = 0,
     qk_output: int = 0,
 ) -> Any:
-    """Rotation, then attention with a cache; query may hold query, key and value side by side.
-
-    A cache of bytes is that of keys and values divided by their scales, by which queries and the result are multiplied.
-    """
-    kinds, needed = {k_quant_type, v_quant_type}, (k_scale, v_scale, past_key)
-    if kv_cache_bit_width not in (0, 8) or not kinds <= {"NONE", "PER_TENSOR", "PER_CHANNEL"}:
-        raise b.unsupported(f"a quantised cache ({k_quant_type}, {v_quant_type}, {kv_cache_bit_width} bits)")
-    if ("NONE" in kinds) != (kinds == {"NONE"}) or (kinds != {"NONE"} and any(v is None for v in needed)):
-        raise b.invalid("k_quant_type and v_quant_type", (k_quant_type, v_quant_type), "both with scales and a past")
+    """Rotation, then attention with a cache; query may hold query, key and value side by side."""
+    kinds = k_quant_type, v_quant_type
+    if kv_cache_bit_width not in (0, 8) or not {*kinds} <= {"NONE", "PER_TENSOR", "PER_CHANNEL"}:
+        raise b.unsupported(f"a quantised cache ({kinds}, {kv_cache_bit_width} bits)")
     if qk_output:
         raise b.unsupported("qk_output")
     if num_heads < 1 or kv_num_heads < 1:
@@ -146,30 +141,33 @@ def group_query_attention(
     if do_rotary:
         if cos_cache is None or sin_cache is None:
             raise b.invalid("cos_cache and sin_cache", "none", "both with do_rotary")
-        positions = position_ids
-        if positions is None:
-            positions = _positions(b, q, seqlens_k, total_sequence_length)
+        found = _positions(b, q, seqlens_k, total_sequence_length) if position_ids is None else position_ids
         turn = RotaryEmbedding(rotary_interleaved, "SHD")
         pairs = ((q, num_heads), (k, kv_num_heads))
-        q, k = (merged(b, b(turn, by_heads(b, x, n), cos_cache, sin_cache, positions)) for x, n in pairs)
+        q, k = (merged(b, b(turn, by_heads(b, x, n), cos_cache, sin_cache, found)) for x, n in pairs)
     operator = GroupQueryAttention(num_heads, kv_num_heads, scale, softcap, local_window_size, smooth_softmax == 1)
-    others = (past_key, past_value, seqlens_k, total_sequence_length, attention_bias, head_sink)
-    if kinds == {"NONE"}:
-        return b(operator, q, k, v, *others)
-    told = zip((k_quant_type, v_quant_type), (k_scale, v_scale), strict=True)
-    (of_k, by_k), (of_v, by_v) = (_of_heads(b, *pair, past_key, kv_num_heads, num_heads) for pair in told)
-    y, *present = b(operator, b(Mul(), q, by_k), b(Div(), k, of_k), b(Div(), v, of_v), *others)
+    operands = (q, k, v, past_key, past_value, seqlens_k, total_sequence_length, attention_bias, head_sink)
+    return b(operator, *operands) if kinds == ("NONE",) * 2 else _scaled(b, operator, operands, kinds, k_scale, v_scale)
+
+
+def _scaled(b: NodeBuilder, op: GroupQueryAttention, operands: Any, kinds: tuple[str, str], *scales: Any) -> Any:
+    """A cache of bytes has keys and values divided by their scales, by which queries and the result are multiplied."""
+    q, k, v, past, *others = operands
+    if "NONE" in kinds or past is None or any(s is None for s in scales):
+        raise b.invalid("k_quant_type and v_quant_type", kinds, "both, with scales and a past")
+    (of_k, by_k), (of_v, by_v) = (_of_heads(b, op, past, *pair) for pair in zip(kinds, scales, strict=True))
+    y, *present = b(op, b(Mul(), q, by_k), b(Div(), k, of_k), b(Div(), v, of_v), past, *others)
     return b(Mul(), y, by_v), *present
 
 
-def _of_heads(b: NodeBuilder, kind: str, scale: Any, past: Any, groups: int, heads: int) -> tuple[Value, Value]:
+def _of_heads(b: NodeBuilder, op: GroupQueryAttention, past: Value, kind: str, scale: Value) -> tuple[Value, Value]:
     """The scales of all elements of keys or values, and of the heads of queries that share them; or the only one."""
     if kind == "PER_TENSOR":
         one = b(Reshape(), scale, ints([1]))
         return one, one
-    size = b.static_dim(past, 3)
+    size, groups = b.static_dim(past, 3), op.kv_num_heads
     each = b(Reshape(), scale, ints([groups, 1, size]))
-    of_queries = b(Expand(), each, ints([groups, heads // groups, size]))
+    of_queries = b(Expand(), each, ints([groups, op.num_heads // groups, size]))
     return b(Reshape(), each, ints([-1])), b(Reshape(), of_queries, ints([-1]))
 
 
