@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bolt_numba.base.errors import OptionError
 from bolt_numba.base.options import INT8
-from bolt_numba.base.types import F16, F32, I8, TensorType
+from bolt_numba.base.types import F16, F32, I8, AnyDType, TensorType
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.sizes import inferred
 from bolt_numba.ops.arrays.shape import Shape
 from bolt_numba.ops.layers.attention.cache import SCALE_BYTES, GroupQueryAttention
 
-_DTYPES = {"f16": F16, "f32": F32, INT8: I8}
+_DTYPES: dict[str, AnyDType] = {"f16": F16, "f32": F32, INT8: I8}
 
 
 def with_caches(graph: Graph, kind: str) -> Graph:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.base.types import F16, F32, I8, I32, Array, Dim, TensorType
 from bolt_numba.ops.arrays.reduce import masked_softmax
-from bolt_numba.ops.content import bounded, want_between
+from bolt_numba.ops.content import VALUES, bounded, want_between
 from bolt_numba.ops.dtypes import FLOATS, INDICES, same_dtype, widened
 from bolt_numba.ops.registry import Op, fresh_dim, normalise_axis, op, want_among, want_dtype, want_dtypes
 from bolt_numba.ops.shapes import known_dims, known_ints, shape_of, want_dims, want_one
@@ -82,6 +82,8 @@ class GroupQueryAttention(Op):
     value_inputs = (6,)
     narrow_inputs = (3, 4)
     data_bounds = bounded(
+        past_k=VALUES,
+        past_v=VALUES,
         seqlens_k=(
             "which rows of the cache are read and written; tested against the cache and the bias when the "
             "table of heads is made, else refused"
