@@ -243,13 +243,17 @@ class Lexicon:
 
 
 class Translator:
-    """A folder with a model, its lexicon and its tokenizer.  rounds: whether products round their rows to bytes."""
+    """A folder with a model, its lexicon and its tokenizer.
 
-    def __init__(self, folder: Path, rounds: bool = True, threads: int = 1) -> None:
+    rounds: whether products round their rows to bytes.  stand_ins: as `bn.compile` has it.
+    """
+
+    def __init__(self, folder: Path, rounds: bool = True, threads: int = 1, stand_ins: bool = True) -> None:
         model = Marian(next(folder.glob("model*.bin")))
         self.graphs, self.lexicon = Graphs(model, rounds), Lexicon(next(folder.glob("lex*.bin")), model.words)
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.encode, self.decode = (bn.compile(g, threads=threads) for g in (self.graphs.encoder, self.graphs.decoder))
+        graphs = self.graphs.encoder, self.graphs.decoder
+        self.encode, self.decode = (bn.compile(g, threads=threads, stand_ins=stand_ins) for g in graphs)
         self.start = model.words  # behind the last is a row of zeros
 
     def sentence(self, text: str) -> str:

@@ -63,7 +63,7 @@ def serve(  # budget: each option is one line or two
     key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="For TLS.")] = None,
     log_level: Annotated[str, typer.Option("--log-level", help=", ".join(LEVELS))] = "info",
 ) -> None:
-    """Serve models over REST and gRPC, by the Open Inference Protocol."""
+    """Serve models over REST and gRPC, by the Open Inference Protocol; texts and embeddings as OpenAI has them, too."""
     want_installed()
     if log_level not in LEVELS:
         raise typer.BadParameter(f"got {log_level!r}, wanted one of {', '.join(LEVELS)}", param_hint="--log-level")
@@ -128,7 +128,7 @@ def repository_of(paths: list[Path], usual: Any) -> Repository:
         name, file = path.stem, path
         if path.is_dir() and not is_paddle(b"", path):
             if (found := model_of(path)) is None:
-                wanted = "model.onnx alone or beside a tokenizer.json, or models in it: NAME/1/model.onnx, NAME.onnx"
+                wanted = "model.onnx alone or beside a tokenizer.json, or models in it: NAME/1/model.onnx, NAME.gguf"
                 raise BoltError(f"{path}: got a folder of {names_in(path)}, wanted {wanted}")
             if (path / FILE).exists():
                 raise BoltError(f"{path / FILE}: got it beside the model itself, wanted options of the command")
@@ -147,9 +147,12 @@ async def _served(repository: Repository, doors: Doors, link: Link | None = None
 
 def _tell(server: Server) -> None:
     """What serves where, on standard error; models that were not loaded are in the log."""
+    from bolt_numba.serve.openai import listed
+
     doors, models = server.doors, server.repository.models
     secure = "s" if doors.certificate is not None else ""
-    places = [f"http{secure}://{doors.host}:{server.http_port}/v2"] if doors.http_port is not None else []
+    paths = "/v2 and /v1" if listed(server.repository)["data"] else "/v2"  # the second is for clients of OpenAI
+    places = [f"http{secure}://{doors.host}:{server.http_port}{paths}"] if doors.http_port is not None else []
     places += [f"grpc{secure}://{doors.host}:{server.grpc_port}"] if doors.grpc_port is not None else []
     logging.getLogger("bolt_numba.serve").info(
         "serving %s at %s", ", ".join(sorted(models)) or "no model", " and ".join(places)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bolt_numba.serve.repository import Repository
 
 TERMS = ("timeout", "priority")
+NONE = "none here does, and the log of the server may say why"
 CODES = {"denied": "invalid_api_key", "missing": "model_not_found", "busy": "rate_limit_exceeded"}
 """What OpenAI calls kinds of failures."""
 MAKES = {"encoder": "embeddings", "generator": "texts"}
@@ -54,7 +55,7 @@ def found_in(repository: Repository, name: str, *wanted: str) -> ServedModel:
         if error.kind != "missing":
             raise
     found, made = [row["id"] for row in listed(repository, wanted)["data"]], " or ".join(MAKES[w] for w in wanted)
-    raise RequestError(f"model: got {shown(name)}, wanted one that makes {made}: {found}", "missing")
+    raise RequestError(f"model: got {shown(name)}, wanted one that makes {made}: {found or NONE}", "missing")
 
 
 def described(model: ServedModel) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bolt_numba.cli import serving
 from bolt_numba.cli.serving import repository_of
 from bolt_numba.errors import BoltError
 from bolt_numba.serve import ModelSettings, RequestError, SettingsError
 from bolt_numba.serve.embeddings import QUICK_LETTERS, EmbeddingRequest
 from bolt_numba.serve.models import RequestTerms, ServedModel, StoredVersion
+from bolt_numba.serve.openai import found_in
 from bolt_numba.text import Encoder
 from bolt_numba.text.tokens import TokenRow
 from bolt_numba.types import Array
@@ -75,6 +78,14 @@ def test_the_client_lists_models(client: Any) -> None:
     assert (found.id, found.object, found.owned_by) == ("small", "model", "bolt-numba")
     with pytest.raises(openai.NotFoundError, match="got 'add', wanted one that makes embeddings or texts: "):
         client.models.retrieve("add")
+
+
+def test_where_clients_look(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "bolt_numba.serve"):
+        serving._tell(server.server)
+    assert f"serving add, cut, scores, small at http://{server.http}/v2 and /v1 and grpc:" in caplog.text
+    with pytest.raises(RequestError, match="wanted one that makes texts: none here does, and the log of the server"):
+        found_in(server.server.repository, "small", "generator")
 
 
 def test_the_client_embeds(client: Any, place: Path) -> None:
