@@ -206,6 +206,7 @@ attack: $(STAMP) ## Attack the engine at length: operands, altered models, damag
 	$(BIN)/python -m tests.attack files --count 100000
 	$(BIN)/python -m tests.attack documents --count 100000
 	$(BIN)/python -m tests.attack formats --count 100000
+	$(BIN)/python -m tests.attack texts --count 100000
 
 TARGET ?= onnx
 SECONDS ?= 600

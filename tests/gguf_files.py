@@ -47,7 +47,9 @@ def text(value: str | bytes) -> bytes:
 
 
 def value_bytes(value: Any) -> bytes:
-    """Kind and content of a key's value: a text, bool, int (u32), float (f32), an array, or a list of texts."""
+    """Kind and content of a key's value: a text, bool, int (u32), float (f32), an array, a list of texts, or both."""
+    if isinstance(value, bytes):
+        return value
     if isinstance(value, str):
         return struct.pack("<I", 8) + text(value)
     if isinstance(value, list):

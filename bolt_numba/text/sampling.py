@@ -72,7 +72,7 @@ class Sampling:
             count_of("max_tokens", self.max_tokens)
         for name, least, most in _RANGES:
             given = getattr(self, name)
-            is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and math.isfinite(given)
+            is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
             if not is_number or not least <= given <= most:
                 raise OptionError(f"{name}: got {given!r:.80}, wanted a number from {least:g} to {most:g}")
         for name in ("top_k", "min_tokens", "seed", "logprobs"):
@@ -89,9 +89,7 @@ class Sampling:
             raise OptionError(f"logit_bias: got {shortly(bias)}, {wanted}")
         if self.logprobs is not None and self.logprobs > MOST_LOGPROBS:
             raise OptionError(f"logprobs: got {self.logprobs}, wanted at most {MOST_LOGPROBS}")
-        if self.repetition_penalty <= 0:
-            raise OptionError(f"repetition_penalty: got {self.repetition_penalty}, wanted one above 0")
-        stops: Sequence[Any] = self.stops
+        stops: Sequence[Any] = self.stops if isinstance(self.stop, (str, list, tuple)) else (None,)
         if not all(isinstance(one, str) and 0 < len(one) <= LONGEST_STOP for one in stops) or len(stops) > MOST_STOPS:
             wanted = f"wanted at most {MOST_STOPS} texts of up to {LONGEST_STOP} letters"
             raise OptionError(f"stop: got {shortly(self.stop)}, {wanted}")
@@ -105,7 +103,7 @@ class Sampling:
 
 
 _RANGES = (
-    ("temperature", 0.0, 100.0), ("top_p", 0.0, 1.0), ("min_p", 0.0, 1.0), ("repetition_penalty", 0.0, 100.0),
+    ("temperature", 0.0, 100.0), ("top_p", 0.0, 1.0), ("min_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0),
     ("frequency_penalty", -2.0, 2.0), ("presence_penalty", -2.0, 2.0),
 )  # fmt: skip
 """Settings that are numbers, with the least and the greatest."""

@@ -15,10 +15,12 @@ from typing import Any
 
 from bolt_numba.base.errors import BoltError, DataError, DTypeError, InvalidModelError
 
-MOST_LETTERS, MOST_MADE, MOST_SECONDS = 1 << 20, 1 << 24, 5.0
+MOST_LETTERS, MOST_MADE, MOST_SECONDS = 1 << 16, 1 << 24, 5.0
 """Of a template, of what a run makes, and of its time."""
 WIDEST_BLANKS = 16
-"""Blanks that lines are indented by; exponents."""
+"""Blanks that lines are indented by; exponents; digits to round to."""
+INTEGER_SHIFT = 12
+"""What numbers of 64 bits count is one."""
 FILTERS = (
     "abs", "capitalize", "count", "d", "default", "dictsort", "first", "float", "indent", "int", "items", "join",
     "last", "length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace", "reverse", "round",
@@ -29,7 +31,8 @@ REFUSED = {"center", "expandtabs", "format", "format_map", "ljust", "rjust", "to
 """Methods that make much of little."""
 MAKING = ("BinExpr", "Call", "Compare", "Concat", "Dict", "Filter", "List", "TemplateData", "Test", "Tuple")
 """Parts of a template that make something, or may take long."""
-METER, MADE, EACH, OWN = "meter__", "made__", "each__", "own__"
+METER, MADE, EACH = " meter", " made", " each"
+"""No template can write these names."""
 
 
 class _Meter:
@@ -54,7 +57,7 @@ class _Meter:
         if isinstance(value, (str, bytes)):
             return len(value)
         if isinstance(value, int):
-            return value.bit_length() // 8
+            return value.bit_length() ** 2 >> INTEGER_SHIFT  # as long as products and quotients of it take
         if not isinstance(value, (list, tuple, dict)):
             return 1
         if id(value) not in self.known:
@@ -74,8 +77,9 @@ class _Meter:
     def before(self, name: str, given: Sequence[Any]) -> None:
         """Count what a filter, a method or an operator makes of these before it does."""
         counts = [one for one in given if isinstance(one, int)]
+        widths = [abs(one) for one in (given if name == "**" else given[1:]) if isinstance(one, int)]
         texts = [one for one in given if isinstance(one, (str, bytes))]
-        is_wide = name in ("**", "indent", "tojson") and max(counts, default=0) > WIDEST_BLANKS
+        is_wide = name in ("**", "indent", "round", "tojson") and max(widths, default=0) > WIDEST_BLANKS
         if is_wide or (name == "%" and texts[:1] == [*given[:1]]):
             raise InvalidModelError(f"chat template: {name}: got {given!r:.80}, wanted what makes less")
         if name == "*" and counts:
@@ -149,13 +153,13 @@ def _sandbox() -> Any:
     return Sandbox
 
 
-def _counted(name: str) -> Callable[..., Any]:
-    """A filter that is counted before it makes something."""
+def _counted(own: Any, name: str) -> Callable[..., Any]:
+    """A filter that is counted before it makes something.  own: the environment with those that are not."""
 
     def called(context: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         value = context[METER].listed(value)
         context[METER].before(name, [value, *args, *kwargs.values()])
-        return context.environment.call_filter(OWN + name, value, args, kwargs, context=context)
+        return own.call_filter(name, value, args, kwargs, context=context)
 
     return called
 
@@ -168,9 +172,10 @@ def _environment() -> Any:
 
     # a namespace does not show what it holds, which may be itself
     held = type("HeldNamespace", (Namespace,), {"__repr__": lambda self: "<namespace>"})
+    plain = _sandbox()()
+    plain.filters["tojson"] = _json
     own = _sandbox()(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], optimized=False)
-    known = {**own.filters, "tojson": _json}
-    own.filters = {OWN + name: known[name] for name in FILTERS} | {n: pass_context(_counted(n)) for n in FILTERS}
+    own.filters = {name: pass_context(_counted(plain, name)) for name in FILTERS}
     own.filters[MADE] = pass_context(lambda context, value: context[METER].made(value))
     own.filters[EACH] = pass_context(lambda context, values: context[METER].each(values))
     own.globals = {name: own.globals[name] for name in ("range", "dict")}

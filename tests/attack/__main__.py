@@ -5,10 +5,11 @@
     python -m tests.attack files    [--count 100000] [--seed 0] [FILE ...]
     python -m tests.attack documents [--count 100000] [--seed 0]
     python -m tests.attack formats  [--count 100000] [--seed 0] [tflite|caffe|paddle ...]
+    python -m tests.attack texts    [--count 100000] [--seed 0] [gguf|spelling|prompts ...]
 
 ``operands`` spoils the operands of every operator; ``models`` alters the structure of models and compares what runs
 with onnxruntime's; ``files`` damages bytes; ``documents`` changes what .bolt files say; ``formats`` damages files of
-TFLite, Caffe and Paddle.  A case is good when it is refused by a BoltError or runs right: no signal, nothing over 10 s
+TFLite, Caffe and Paddle; ``texts`` alters files of GGUF, tokenizers, templates and what is asked for.  A case is good when it is refused by a BoltError or runs right: no signal, nothing over 10 s
 or 2 GiB, no other exception.  A number makes a case again: ``--seed N --count 1``.
 """
 
@@ -19,10 +20,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.attack import documents, files, formats, models, operands
+from tests.attack import documents, files, formats, models, operands, texts
 from tests.attack.child import serve, summary, tell_of_compiles
 
-KINDS = {"operands": operands, "models": models, "files": files, "documents": documents, "formats": formats}
+KINDS = {"operands": operands, "models": models, "files": files, "documents": documents, "formats": formats, "texts": texts}
 
 
 def main() -> int:
@@ -44,6 +45,8 @@ def main() -> int:
             results = models.attack_models(options.count, options.seed)
         elif options.what == "documents":
             results = documents.attack_documents(Path(folder), options.count, options.seed)
+        elif options.what == "texts":
+            results = texts.attack_texts(options.count, options.seed, options.only)
         elif options.what == "formats":
             results = formats.attack_formats(options.count, options.seed, options.only)
         else:

@@ -83,35 +83,35 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from _places(inner, (*path, key))
 
 
+def altered(document: Any, rng: np.random.Generator) -> None:
+    """Edit one to three values of a document of JSON, which has at least one."""
+    for _ in range(1 if rng.random() < 0.7 else rng.integers(2, 4)):
+        places = list(_places(document))
+        path = places[rng.integers(len(places))]
+        holder: Any = document
+        for key in path[:-1]:
+            holder = holder[key]
+        match rng.integers(6):
+            case 0 if len(places) > 1:
+                del holder[path[-1]]
+            case 1:
+                other: Any = document
+                for key in places[rng.integers(len(places))]:
+                    other = other[key]
+                holder[path[-1]] = json.loads(json.dumps(other))
+            case 2 if isinstance(holder, list):
+                holder.append(holder[path[-1]])
+            case 2:
+                holder["more"] = 1
+            case 3 if type(holder[path[-1]]) in (int, float):
+                holder[path[-1]] += int(rng.integers(-3, 4))
+            case _:
+                holder[path[-1]] = deepcopy(NASTY[rng.integers(len(NASTY))])
+
+
 def mutated(data: bytes, number: int) -> bytes:
     """The mutation of this number: the same every time."""
-    rng = np.random.default_rng(number)
-
-    def change(document: dict[str, Any]) -> None:
-        for _ in range(1 if rng.random() < 0.7 else rng.integers(2, 4)):
-            places = list(_places(document))
-            path = places[rng.integers(len(places))]
-            holder: Any = document
-            for key in path[:-1]:
-                holder = holder[key]
-            match rng.integers(6):
-                case 0:
-                    del holder[path[-1]]
-                case 1:
-                    other: Any = document
-                    for key in places[rng.integers(len(places))]:
-                        other = other[key]
-                    holder[path[-1]] = json.loads(json.dumps(other))
-                case 2 if isinstance(holder, list):
-                    holder.append(holder[path[-1]])
-                case 2:
-                    holder["more"] = 1
-                case 3 if type(holder[path[-1]]) in (int, float):
-                    holder[path[-1]] += int(rng.integers(-3, 4))
-                case _:
-                    holder[path[-1]] = deepcopy(NASTY[rng.integers(len(NASTY))])
-
-    return with_document(data, change)
+    return with_document(data, functools.partial(altered, rng=np.random.default_rng(number)))
 
 
 def outcome(data: bytes, number: int) -> tuple[str, str]:

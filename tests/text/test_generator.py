@@ -364,7 +364,7 @@ def test_a_long_prompt_leaves_time_for_others(many: Generator, one: Generator, m
 @pytest.mark.parametrize(("settings", "told"), [
     ({"temperature": -1}, "temperature: got -1, wanted a number from 0 to 100"),
     ({"temperature": True}, "temperature: got True"), ({"top_p": 2}, "top_p: got 2, wanted a number from 0 to 1"),
-    ({"min_p": float("nan")}, "min_p: got nan"), ({"repetition_penalty": 0}, "wanted one above 0"),
+    ({"min_p": float("nan")}, "min_p: got nan"), ({"repetition_penalty": 0}, "wanted a number from 0.01 to 100"),
     ({"top_k": -1}, "top_k: got -1, wanted a whole number from 0"), ({"seed": 1.5}, "seed: got 1.5"),
     ({"logprobs": 101}, "logprobs: got 101, wanted at most 100"), ({"stop": [""]}, "stop: got ['']"),
     ({"max_tokens": 0}, "max_tokens: got 0"), ({"stop": ["a"] * 99}, "wanted at most 16 texts"),

@@ -35,6 +35,7 @@ GOOD = {
         "system, user[{'role': 'user', 'content': ' Hi '}]",
     "{{ 'a<b'.replace('<', '&lt;').split('&')[1].startswith('lt') }}{{ (messages | last).content.strip() }}": "TrueHi",
     "{% if messages[0].content is string and messages[0].name is not defined %}{{ 7 // 2 % 2 }}{% endif %}": "1",
+    "{{ 100 | round }}{{ 1.25 | round(1) }}{{ [100] | tojson }}{{ 100 | tojson(indent=2) }}": "1001.2[100]100",
     "{% set a %}{% filter upper %}x{{ 'y' }}{% endfilter %}{% endset %}{{ a }}{{ strftime_now('%%') }}": "XY%",
 }  # fmt: skip
 
@@ -82,6 +83,11 @@ HOSTILE = [
     "{% set x = 'a' * 9000000 %}{% set ns = namespace(l=[]) %}{% for i in range(99) %}{% set ns.l = ns.l + [x[1:]] %}"
     "{% endfor %}",
     "{{ 'ab' | map('replace', 'a', 'b' * 9000000) | list | map('replace', 'b', 'b' * 9000000) | list }}",
+    "{{ 5 | round(400000000, 'ceil') }}", "{{ 10 | round(-300000000) }}", "{{ ['x\n'] | map(' own', 9) | list }}",
+    "{% set ns = namespace(x=3, y=3) %}{% for i in range(23) %}{% set ns.y = ns.x %}{% set ns.x = ns.x * ns.x %}"
+    "{% endfor %}{{ ns.x // ns.y // ns.y }}", "{{a}}" * 200000,
+    "{{ meter__.spend(-10**15) }}{{ 'a' * 10**10 }}", "{{ 'x\n' | own__indent(10**10) }}",
+    "{% set meter__ = namespace(left=0) %}{{ 'a' * 10**10 }}",
     "{" * 100000, "{{ " + "(" * 100000 + "1" + ")" * 100000 + " }}", "{% for %}", "{{ 1 / 0 }}", "{{ undefined_.x }}",
     "{{ [1] | sum(start=[]) }}", "{{ messages.append(1) }}{{ messages[0].update({}) }}", "{{ messages.clear() }}",
 ]  # fmt: skip
