@@ -264,6 +264,7 @@ LONG: dict[str, Sequence[str]] = {
         "tests/test_robustness.py::test_changed_documents_end_well",
         "tests/test_robustness.py::test_damaged_files_of_other_formats_end_well",
         "tests/test_robustness.py::test_mutations_end_well",
+        "tests/test_robustness.py::test_what_makes_texts_ends_well",
         "tests/test_robustness.py::test_operands_that_do_not_fit_end_well",
     ),
 }

@@ -15,7 +15,7 @@ from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ops.layers.products.binary import BinaryConv, BinaryMatMul, BinaryProduct
 from bolt_numba.types import U32, type_of
-from tests.attack import documents, files, formats, models, operands
+from tests.attack import documents, files, formats, models, operands, texts
 from tests.attack.child import Child
 from tests.formats import FORMATS
 
@@ -116,6 +116,17 @@ def test_altered_models_end_well() -> None:
     assert not bad, "\n".join(f"{r.state}: seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
     kinds = Counter(r.kind for r in results)
     assert all(kinds[change.__name__] for change in models.CHANGES)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("target", texts.TARGETS)
+def test_what_makes_texts_ends_well(target: str) -> None:
+    for package in ("tokenizers", "jinja2", "llguidance"):
+        pytest.importorskip(package)
+    results = list(texts.attack_texts(200, seed=11, only=[target]))
+    bad = [r for r in results if not r.is_good]
+    assert not bad, "\n".join(f"{r.state}: {target} seed {r.seed} ({r.kind}): {r.detail}" for r in bad)
+    assert sum(r.state == "ran" for r in results) > 50
 
 
 @pytest.mark.timeout(900)

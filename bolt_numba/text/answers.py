@@ -93,15 +93,21 @@ class Answer:
         self._come.put(piece)
         if piece.finish_reason is not None:
             self._end()
-        if self._watch is not None:
-            self._watch(piece)
+        self._tell(piece)
 
     def fail(self, error: BaseException) -> None:
         """Have the reader meet an error."""
         self._error = error
         self._end()
+        self._tell(TextPiece("", finish_reason="error"))
+
+    def _tell(self, piece: TextPiece) -> None:
         if self._watch is not None:
-            self._watch(TextPiece("", finish_reason="error"))
+            try:
+                self._watch(piece)
+            except Exception as error:  # of whoever watches: other texts go on
+                self._watch, self._error = None, self._error or error
+                self.cancel()
 
     def _end(self) -> None:
         self._come.put(None)

@@ -96,6 +96,7 @@ class Batch:
         with self.lock:
             if self.thread is not None and not self.thread.is_alive():  # a child of fork: the thread is not here
                 self.thread, self.active = None, []
+                self.waiting.clear()
             self.waiting.append(writing)
             if self.thread is None:  # it lives for as long as there is something to do
                 self.thread = threading.Thread(target=self._work, name="bolt-numba text", daemon=True)

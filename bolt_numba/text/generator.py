@@ -23,7 +23,7 @@ from bolt_numba.text.grammars import Grammars
 from bolt_numba.text.opened import FORMAT, file_of, layout_beside, layout_within
 from bolt_numba.text.sampling import Sampler, Sampling
 from bolt_numba.text.spelling import Speller
-from bolt_numba.text.tokens import cleaned, guarded, tokenizer_of
+from bolt_numba.text.tokens import CUT, cleaned, guarded, tokenizer_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -198,7 +198,8 @@ class Generator:
         if len(text) > MOST_LETTERS * self.context:
             raise DataError(f"prompt: got {len(text)} letters, wanted at most {MOST_LETTERS * self.context}")
         encode = partial(self.tokenizer.encode, add_special_tokens=is_begun)
-        found = list[int](guarded("prompt", encode, cleaned(text)).ids)
+        parts = [text] if is_begun else text.split(CUT)
+        found = [one for part in parts for one in guarded("prompt", encode, cleaned(part)).ids]
         first = [self.layout.begin] if is_begun and self.layout.begins and self.layout.begin is not None else []
         return found if found[:1] == first else first + found
 
@@ -216,7 +217,9 @@ class Generator:
 
         ids = {"bos_token": self.layout.begin, "eos_token": next(iter(self.layout.ends), None)}
         marks = {name: self.tokenizer.id_to_token(one) or "" for name, one in ids.items() if one is not None}
-        return ChatTemplate(self.layout.template, marks | {**self.layout.marks})
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        special = [one.content for one in added if one.special]
+        return ChatTemplate(self.layout.template, marks | {**self.layout.marks}, special)
 
     @cached_property
     def _grammars(self) -> Grammars:

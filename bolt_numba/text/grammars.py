@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.errors import DataError, OptionError
+from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.types import Array
 from bolt_numba.text.sampling import Sampling
 from bolt_numba.text.tokens import guarded
@@ -30,6 +32,8 @@ MOST_PATTERNS, JOINS = 12, {"allOf", "anyOf", "oneOf", "not", "if", "$ref"}
 """Patterns of a schema, and what may join them: to find out whether any text fits takes twice as long for each more."""
 MOST_KNOWN = 16
 """Grammars that are kept for the next text."""
+_lock = threading.Lock()
+renew_after_fork(sys.modules[__name__], "_lock", threading.Lock)
 
 
 class Grammar:
@@ -68,7 +72,8 @@ class Grammars:
         import llguidance  # it is of an extra
 
         self.own, self.limits = llguidance, llguidance.LLParserLimits(**PARSER_LIMITS)
-        make = partial(llguidance.LLTokenizer, n_vocab=vocabulary, eos_token=list(ends) or None)
+        known = [one for one in ends if one < vocabulary]
+        make = partial(llguidance.LLTokenizer, n_vocab=vocabulary, eos_token=known or None)
         self.tokens = guarded("tokenizer", make, tokenizer)
         self.known: dict[tuple[str, str], Any] = {}
 
@@ -123,11 +128,12 @@ def _on_a_deep_stack(call: Callable[[], Any]) -> Any:
         except BaseException as error:  # of any kind: it is raised by whoever waits
             found.set_exception(error)
 
-    before = threading.stack_size(STACK)
-    try:
-        threading.Thread(target=run, daemon=True).start()
-    finally:
-        threading.stack_size(before)
+    with _lock:  # the size is that of all threads
+        before = threading.stack_size(STACK)
+        try:
+            threading.Thread(target=run, daemon=True).start()
+        finally:
+            threading.stack_size(before)
     return guarded("grammar", lambda made: made.result(), found)
 
 

@@ -24,6 +24,8 @@ SAID = {
     "repetition_penalty": "repetition_penalty", "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens",
 }  # fmt: skip
 """What files say of how texts are made, and the field of `Sampling`."""
+MOST_IDS = 1 << 32
+"""Tokens that there can be."""
 DRAWN = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
 """What holds in both layouts where tokens are drawn, and nothing else is said."""
 
@@ -98,10 +100,19 @@ def layout_within(metadata: Mapping[str, str], name: str) -> WriterLayout:
     """What a file of GGUF says itself.  Raises InvalidModelError where it has no tokenizer."""
     if "tokenizer" not in metadata:
         raise InvalidModelError(f"{name}: tokenizer: got none, wanted one in the file")
-    own = {key: json.loads(metadata.get(key, "null")) for key in ("bos", "eos", "context_length", "add_bos")}
+    keys, path = ("bos", "eos", "context_length", "add_bos", "sampling"), Path(name)
+    try:
+        own = {key: json.loads(metadata.get(key, "null")) for key in keys}
+    except ValueError as error:
+        raise InvalidModelError(f"{name}: metadata: got what is no JSON: {error}") from None
+    usual = {} if own["sampling"] is None else _part(path, own, "sampling")
+    if odd := usual.keys() - {*SAID.values()}:
+        raise InvalidModelError(f"{name}: sampling: got {sorted(odd)!r:.80}, wanted {', '.join(SAID.values())}")
+    ends, begin = _tokens(name, own, "eos"), next(iter(_tokens(name, own, "bos")), None)
     return WriterLayout(
-        metadata["tokenizer"], own["context_length"], tuple(own["eos"] or ()), own["bos"], bool(own["add_bos"]),
-        metadata.get("chat_template"), {}, _wanted(name, json.loads(metadata.get("sampling", "{}"))),
+        metadata["tokenizer"], value_of(path, own, "context_length", int), ends, begin,
+        bool(value_of(path, own, "add_bos", bool)), metadata.get("chat_template"), {},
+        _wanted(name, usual),
     )  # fmt: skip
 
 
@@ -139,12 +150,12 @@ def _part(path: Path, holder: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return dict(found)
 
 
-def _tokens(name: str, holder: Mapping[str, Any]) -> tuple[int, ...]:
+def _tokens(name: str, holder: Mapping[str, Any], key: str = "eos_token_id") -> tuple[int, ...]:
     """A token, or a list of them."""
-    found = holder["eos_token_id"]
+    found = holder[key]
     listed = [] if found is None else found if isinstance(found, list) else [found]
-    if not all(type(one) is int and one >= 0 for one in listed):
-        raise InvalidModelError(f"{name}: eos_token_id: got {found!r:.80}, wanted a token or several")
+    if not all(type(one) is int and 0 <= one < MOST_IDS for one in listed):
+        raise InvalidModelError(f"{name}: {key}: got {found!r:.80}, wanted a token or several")
     return tuple(listed)
 
 

@@ -122,11 +122,14 @@ class Sampler:
         self.random = np.random.default_rng(settings.seed) if settings.temperature > 0 else None
         self.seen = {*prompt} if settings.repetition_penalty != 1 else set()
         self.made = Counter[int]()
+        self.last = max([*self.biased, *self.seen, *(self.ends if self.early else ())], default=0)
 
     def __call__(self, logits: Array) -> int:
         """The next token, of f32[vocabulary].  Raises DataError for logits that are no numbers."""
         settings = self.settings
         if self.seen or self.made or self.biased or self.early or self.grammar is not None:
+            if self.last >= len(logits):
+                raise DataError(f"logits: got {len(logits)} of them, wanted one for each token up to {self.last}")
             logits = logits.copy()
             logits[self.biased] += self.bias
             if self.made:
@@ -142,7 +145,7 @@ class Sampler:
             if self.grammar is not None:
                 self.grammar.mask(logits)
         token = int(logits.argmax())
-        if not logits[token] > -math.inf:
+        if not math.isfinite(logits[token]):
             raise DataError(f"logits: got {logits[token]}, wanted numbers")
         if self.random is not None:
             token = self._drawn(logits, float(logits[token]))
@@ -156,7 +159,8 @@ class Sampler:
         """A token by its probability, of those that the settings leave."""
         settings, size = self.settings, len(logits)
         assert self.random is not None
-        weights = np.exp((logits.astype(np.float64) - greatest) / settings.temperature)
+        with np.errstate(over="ignore"):  # at temperatures near 0
+            weights = np.exp((logits.astype(np.float64) - greatest) / settings.temperature)
         kept = min(settings.top_k or size, size)
         whole, places = weights.sum(), np.arange(size)
         if kept < size:

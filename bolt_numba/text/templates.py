@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from bolt_numba.base.errors import BoltError, DataError, DTypeError, InvalidModelError
+from bolt_numba.text.tokens import CUT
 
 MOST_LETTERS, MOST_MADE, MOST_SECONDS = 1 << 16, 1 << 24, 5.0
 """Of a template, of what a run makes, and of its time."""
@@ -184,24 +185,28 @@ def _environment() -> Any:
 
 
 class ChatTemplate:
-    """A template.  marks: texts that it may name, such as ``bos_token``.  Raises InvalidModelError for what is none."""
+    """A template.
 
-    def __init__(self, text: str, marks: Mapping[str, str]) -> None:
+    marks: texts that it may name, such as ``bos_token``.  special: those of tokens that no message makes.  Raises
+    InvalidModelError for what is none.
+    """
+
+    def __init__(self, text: str, marks: Mapping[str, str], special: Sequence[str] = ()) -> None:
         if len(text) > MOST_LETTERS:
             raise InvalidModelError(f"chat template: got {len(text)} letters, wanted at most {MOST_LETTERS}")
-        self.marks = dict(marks)
+        self.marks, self.special = dict(marks), [one for one in special if len(one) > 1 and CUT not in one]
         try:
             self.own = _environment().from_string(text)
         except Exception as error:  # of any kind: texts are hostile
             raise InvalidModelError(f"chat template: got what jinja2 refuses: {error!s:.200}") from None
 
     def __call__(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
-        """The text of a chat, up to where the model answers.
+        """The text of a chat, up to where the model answers; with `CUT` in special tokens that messages spell.
 
         Raises DTypeError for what are no messages, DataError where the template refuses them, InvalidModelError for a
         template that fails or makes too much.
         """
-        given, meter = _plain(messages), _Meter()
+        given, meter = self._cut(_plain(messages)), _Meter()
         names = {**self.marks, **more, "messages": given, "add_generation_prompt": True, METER: meter}
         try:
             return "".join(self.own.generate(**names))
@@ -209,6 +214,16 @@ class ChatTemplate:
             raise
         except Exception as error:  # of any kind: templates compute
             raise InvalidModelError(f"chat template: got {type(error).__name__}: {error!s:.200}") from None
+
+    def _cut(self, given: Any) -> Any:
+        if isinstance(given, dict):
+            return {key: self._cut(value) for key, value in given.items()}
+        if isinstance(given, list):
+            return [self._cut(value) for value in given]
+        for one in self.special if isinstance(given, str) else ():
+            while one in given:
+                given = given.replace(one, one[0] + CUT + one[1:])
+        return given
 
 
 def _json(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:

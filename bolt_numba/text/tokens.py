@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -26,6 +28,10 @@ ENOUGH = 2
 LISTED = "added_tokens"
 PARTS = ("truncation", "padding", LISTED, "normalizer", "pre_tokenizer", "post_processor", "decoder")
 """Keys of a tokenizer's file that it may do without."""
+GROWING, MOST_GROWTH = ("normalizer", "pre_tokenizer", "post_processor", "decoder"), 128
+"""Keys of what may make much of a text, and letters that each makes of one at most: NFKC makes 18 of one."""
+CUT = "\ufdd0"
+"""Stands within what spells a special token and shall be none; no text has it."""
 
 
 class TruncationWarning(UserWarning):
@@ -137,9 +143,39 @@ def tokenizer_of(text: str, name: object) -> Any:
 
     read = Tokenizer.from_str
     try:
-        return guarded("content", read, text)
+        own = guarded("content", read, text)
     except InvalidModelError as error:
         raise InvalidModelError(f"{name}: {_key_at_fault(text, read)}: {error}") from None
+    for key in GROWING:
+        part = getattr(own, key)
+        growth = 1.0 if part is None else _growth(json.loads(part.__getstate__()))
+        if growth > MOST_GROWTH:
+            wanted = f"wanted at most {MOST_GROWTH}"
+            raise InvalidModelError(f"{name}: {key}: got one that makes {growth:.3g} letters of one, {wanted}")
+    return own
+
+
+def _growth(part: Any) -> float:
+    """How many letters or tokens a part of a tokenizer, as the package writes it, makes of one at most."""
+    match part["type"]:
+        case "Sequence":
+            inner = (part.get(key, ()) for key in ("normalizers", "pretokenizers", "processors", "decoders"))
+            return math.prod(_growth(one) for each in inner for one in each)
+        case "ByteLevel":
+            return 2.0
+        case "Prepend":
+            return 1.0 + len(part["prepend"])
+        case "Replace":
+            replaced = part["pattern"].get("String")
+            return max(1.0, len(part["content"]) / len(replaced)) if replaced else 1.0 + len(part["content"])
+        case "TemplateProcessing":
+            ids = sum(len(one["ids"]) for one in part["special_tokens"].values())
+            return float(max(len(part["single"]), len(part["pair"])) + ids)
+        case "Precompiled":
+            whole = base64.b64decode(part["precompiled_charsmap"])
+            texts = whole[4 + int.from_bytes(whole[:4], "little") :].split(b"\0")
+            return float(max(len(one.decode(errors="ignore")) for one in texts))
+    return 1.0
 
 
 def _key_at_fault(text: str, read: Callable[[str], Any]) -> str:

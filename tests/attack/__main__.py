@@ -9,7 +9,8 @@
 
 ``operands`` spoils the operands of every operator; ``models`` alters the structure of models and compares what runs
 with onnxruntime's; ``files`` damages bytes; ``documents`` changes what .bolt files say; ``formats`` damages files of
-TFLite, Caffe and Paddle; ``texts`` alters files of GGUF, tokenizers, templates and what is asked for.  A case is good when it is refused by a BoltError or runs right: no signal, nothing over 10 s
+TFLite, Caffe and Paddle; ``texts`` alters files of GGUF, tokenizers, templates, and what generators are asked for.
+A case is good when it is refused by a BoltError or runs right: no signal, nothing over 10 s
 or 2 GiB, no other exception.  A number makes a case again: ``--seed N --count 1``.
 """
 
@@ -23,7 +24,9 @@ from pathlib import Path
 from tests.attack import documents, files, formats, models, operands, texts
 from tests.attack.child import serve, summary, tell_of_compiles
 
-KINDS = {"operands": operands, "models": models, "files": files, "documents": documents, "formats": formats, "texts": texts}
+KINDS = {
+    "operands": operands, "models": models, "files": files, "documents": documents, "formats": formats, "texts": texts
+}  # fmt: skip
 
 
 def main() -> int:

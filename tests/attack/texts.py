@@ -26,7 +26,7 @@ from tests.attack.child import Result, drive, refusal
 from tests.attack.documents import altered
 from tests.attack.formats import BINARY
 from tests.gguf_files import BY_SCORES, BYTEWISE, KINDS, Tiny
-from tests.text.decoders import CONTEXT, TEMPLATE, decoder, tokenizer, whole
+from tests.text.decoders import CONTEXT, TEMPLATE, tokenizer, whole
 from tests.text.exported_decoders import optimum
 
 Rng = np.random.Generator
@@ -34,7 +34,7 @@ MADE = 8
 """One of how many files of GGUF that load makes a text."""
 FAMILIES = ("llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3", "smollm3")
 NUMBERS: tuple[Any, ...] = (
-    0, 1, 2, 3, 7, 8, 24, 64, 1 << 16, (1 << 24) + 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 0.0, -1.0, 0.5, 1e-38, 3e38,
+    0, 1, 2, 3, 7, 8, 24, 64, 1 << 16, (1 << 24) + 1, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 0.0, -1.0, 1e-38, 3e38,
     float("nan"), float("inf"), True, False, "", "x", "llama", "yarn", "gpt2", "\ud7ff" * 300, [], [""], ["a"] * 50,
     np.zeros(0, "i4"), np.full(3, -1, "i8"), np.array([1 << 63], "u8"), np.full(40, np.nan, "f4"), np.full(29, 3, "i4"),
     b"\x0a\0\0\0" + b"\xff" * 8, b"\x0b\0\0\0" + b"\xff" * 8, b"\x0c\0\0\0\0\0\0\0\0\0\xf0\x7f", b"\x63\0\0\0",
@@ -42,18 +42,19 @@ NUMBERS: tuple[Any, ...] = (
 )  # fmt: skip
 """What a key of a file may become; bytes are kind and content."""
 WORDS = (
-    "{{", "}}", "{%", "%}", "{#", "for", "in", "if", "endif", "endfor", "set", "macro", "messages", "m", "[", "]", "(", ")",
-    "*", "**", "~", "+", "-", "//", "%", "|", ".", "'a'", "99999", "10**9", "range", "namespace", "loop", "self", "content",
-    "join", "map", "replace", "round", "indent", "tojson", "sort", "__class__", "attribute=", "format", "split", "dict", " ",
+    "{{", "}}", "{%", "%}", "{#", "for", "in", "if", "endif", "endfor", "set", "macro", "messages", "[", "]",
+    "(", ")", "*", "**", "~", "+", "-", "//", "%", "|", ".", "'a'", "10**9", "range", "namespace", "loop", "self",
+    "join", "map", "replace", "round", "indent", "tojson", "sort", "__class__", "attribute=", "split", " ",
 )  # fmt: skip
 TEMPLATES = (
-    TEMPLATE, "{% set ns = namespace(x='ab') %}{% for i in range(20) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
+    TEMPLATE,
+    "{% set ns = namespace(x='ab') %}{% for i in range(20) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
     "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(5) }}{{ messages | tojson }}",
     "{{ bos_token }}{% for m in messages | selectattr('role', 'in', ['user']) %}{{ m.content.strip().upper() * 3 }}"
     "{% if loop.last %}{{ raise_exception('no') }}{% endif %}{% endfor %}{{ messages | map(attribute='role') | join }}",
 )  # fmt: skip
 PIECES = (
-    "", " ", "a", "hello world", "\n\n", "<s>", "</s>", "<|im_start|>", "\0", "\ud800", "\udc00", "\U0001f600", "é", "é",
+    "", " ", "a", "hello world", "\n\n", "<s>", "</s>", "<|im_start|>", "\0", "\ud800", "\udc00", "\U0001f600", "é",
     "\u200d", "\ufeff", "\ufdd0", "ﷺ", "1234567", "\t \r\n", "[INST]", "{{ x }}", "'" * 40, "ab" * 90, "x" * 9000,
 )  # fmt: skip
 SCHEMAS: tuple[Any, ...] = (
@@ -63,7 +64,9 @@ SCHEMAS: tuple[Any, ...] = (
         {"type": "string", "pattern": "^[a-z]{2,5}$", "maxLength": 9}, {"type": "number", "multipleOf": 0.5}]}}},
     {"allOf": [{"type": "string", "format": "date"}, {"minLength": 2}], "oneOf": [{"const": "a"}, {"not": {}}]},
 )  # fmt: skip
-GRAMMARS = ('start: "a" | start start', "start: /[a-z]{1,5}/ (\" \" w)*\nw: /(x|y)+z?/", 'start: a\na: b\nb: "x" a | "y"')
+GRAMMARS = (
+    'start: "a" | start start', 'start: /[a-z]{1,5}/ (" " w)*\nw: /(x|y)+z?/', 'start: a\na: b\nb: "x" a | "y"'
+)  # fmt: skip
 
 
 # --- files of GGUF ---------------------------------------------------------------------------------------------------
@@ -202,7 +205,7 @@ class Spelling:
 
     def __call__(self, number: int) -> tuple[str, str, str]:
         rng = np.random.default_rng(number)
-        own = deepcopy(self.tokenizers[rng.integers(len(self.tokenizers))] if rng.random() < 0.7 else self.tokenizers[0])
+        own = deepcopy(self.tokenizers[rng.integers(len(self.tokenizers)) if rng.random() < 0.7 else 0])
         kind = ("tokenizer", "tokenizer", "template", "settings")[rng.integers(4)]
         if kind == "tokenizer":
             altered(own, rng)
@@ -252,19 +255,23 @@ def _request(rng: Rng) -> tuple[Any, dict[str, Any]]:
     text = "".join(PIECES[i] for i in rng.integers(len(PIECES), size=rng.integers(1, 5)))
     prompt: Any = text
     if rng.random() < 0.3:
-        prompt = [{"role": ("user", "system", "<s>")[rng.integers(3)], "content": text} for _ in range(rng.integers(1, 3))]
+        roles = (("user", "system", "<s>")[i] for i in rng.integers(3, size=rng.integers(1, 3)))
+        prompt = [{"role": role, "content": text} for role in roles]
     elif rng.random() < 0.2:
         prompt = rng.integers(0, 258 if rng.random() < 0.7 else 400, rng.integers(1, CONTEXT)).tolist()
     how: dict[str, Any] = {"max_tokens": int(rng.integers(1, 12))}
     drawn: dict[str, Callable[[], Any]] = {
-        "temperature": lambda: float(rng.choice([0.0, 0.7, 1.5, 1e-300, 100.0])), "seed": lambda: int(rng.integers(1 << 62)),
+        "temperature": lambda: float(rng.choice([0.0, 0.7, 1.5, 1e-300, 100.0])),
+        "seed": lambda: int(rng.integers(1 << 62)), "min_tokens": lambda: int(rng.integers(9)),
         "top_k": lambda: int(rng.choice([1, 5, 400])), "top_p": lambda: float(rng.choice([0.0, 0.3, 1e-300, 1.0])),
-        "min_p": lambda: float(rng.choice([0.0, 0.1, 1.0])), "repetition_penalty": lambda: float(rng.choice([0.01, 1.1, 100])),
+        "min_p": lambda: float(rng.choice([0.0, 0.1, 1.0])), "logit_bias": lambda: {int(rng.integers(300)): 100.0},
+        "repetition_penalty": lambda: float(rng.choice([0.01, 1.1, 100])),
         "frequency_penalty": lambda: 2.0, "presence_penalty": lambda: -2, "logprobs": lambda: int(rng.integers(101)),
         "stop": lambda: [PIECES[i] for i in rng.integers(1, len(PIECES) - 1, size=rng.integers(1, 4))],
         "json_schema": lambda: _other_json(SCHEMAS, rng), "grammar": lambda: _other_grammar(rng),
     }  # fmt: skip
-    how |= {name: draw() for name, draw in drawn.items() if rng.random() < (0.06 if name in ("grammar", "json_schema") else 0.3)}
+    rare = ("grammar", "json_schema", "logit_bias")
+    how |= {name: draw() for name, draw in drawn.items() if rng.random() < (0.06 if name in rare else 0.3)}
     if rng.random() < 0.3:
         altered(how, rng)
     return prompt, how
