@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import onnx.parser
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import bolt_numba as bn
 from bolt_numba.ir.build import Builder
@@ -19,6 +21,7 @@ from bolt_numba.ops.layers.norm import LRN
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.recurrent import GRU, LSTM
 from bolt_numba.ops.pointwise import Add, Exp, Mul, Neg, Tanh
+from bolt_numba.runtime.copies import Spans
 from bolt_numba.runtime.prepared import Prepared
 from bolt_numba.runtime.tape import Taped
 from bolt_numba.sessions.session import Session
@@ -113,6 +116,20 @@ def test_partial_overlap_is_computed_apart() -> None:
     wanted = sess(x, whole[:6].copy())[0]
     sess.run_into({"x": x, "s": whole[:6]}, {"y0": whole[1:]})
     np.testing.assert_array_equal(whole[1:], wanted)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12), st.sampled_from([1, 2, -1])), max_size=9), st.data())
+@settings(max_examples=200, derandomize=True, deadline=None)
+def test_what_shares_memory_is_found(rows: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """As each buffer held against each array says."""
+    memory = np.zeros(80, np.int16)
+    arrays = [memory[first : first + 2 * n][:: abs(step)][:n][:: step // abs(step)] for first, n, step in rows]
+    begin, n = data.draw(st.integers(0, 60)), data.draw(st.integers(1, 12))
+    buffer, may = memory[begin : begin + n], data.draw(st.sets(st.integers(0, 8)))
+    near = [i for i, a in enumerate(arrays) if np.may_share_memory(a, buffer)]
+    same = [i for i in near if (arrays[i].ctypes.data, arrays[i].size) == (buffer.ctypes.data, n)]
+    same = [i for i in same if arrays[i].flags.c_contiguous]
+    assert Spans(arrays).is_apart(buffer, lambda i: i in may) == all(i in same and i in may for i in near)
 
 
 def test_row_is_written_into_a_cache_in_place() -> None:

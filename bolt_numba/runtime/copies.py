@@ -7,6 +7,8 @@ array of that kind has NumPy's ``shape``, ``dtype`` and ``flags``, ``is_elsewher
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -208,22 +210,40 @@ def _home(plan: Plan, device: Device, output: int, index: int) -> Home | None:
     return Home(device, plan.results[output].type) if is_there else None
 
 
-def can_write_into(prepared: Prepared, output: int, buffer: Any, arrays: Sequence[Any]) -> bool:
+def can_write_into(prepared: Prepared, output: int, buffer: Any, inputs: Spans) -> bool:
     """Whether a run may write an output straight into ``buffer``, which may be one of its inputs."""
     if is_elsewhere(buffer):  # copies out follow those into the memory; the plan after a stand-in may have none
         return not prepared.stands_in and is_written_by_copy(prepared.plan, output, buffer.memory)
-    return is_apart(buffer, arrays, lambda source: prepared.can_overwrite(output, source))
+    return inputs.is_apart(buffer, lambda source: prepared.can_overwrite(output, source))
 
 
-def is_apart(buffer: Any, arrays: Sequence[Any], can_overwrite: Callable[[int], bool]) -> bool:
-    """Whether a buffer shares memory with no array, or is one that can be overwritten, by its place among them."""
-    for source, array in enumerate(arrays):
-        if not isinstance(array, np.ndarray) or not np.may_share_memory(buffer, array):
-            continue
-        same = buffer.ctypes.data == array.ctypes.data and buffer.nbytes == array.nbytes
-        if not same or not can_overwrite(source):
-            return False
-    return True
+class Spans:
+    """Where arrays lie, in order: to hold each of many buffers against each of many arrays would take milliseconds."""
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        near = [(*_span(a), i) for i, a in enumerate(arrays) if isinstance(a, np.ndarray) and a.size]
+        self.rows = sorted(near)
+        self.ends = [*itertools.accumulate((end for _, end, _ in self.rows), max)]
+
+    def is_apart(self, buffer: Array, can_overwrite: Callable[[int], bool]) -> bool:
+        """Whether it shares memory with no array, or is one that can be overwritten, by its place among them."""
+        begin, end = _span(buffer)
+        for at in range(bisect.bisect_left(self.rows, (end,)) - 1, -1, -1):
+            first, last, source = self.rows[at]
+            if self.ends[at] <= begin:
+                break
+            if last > begin and not ((first, last) == (begin, end) and can_overwrite(source)):
+                return False
+        return True
+
+
+def _span(array: Array) -> tuple[int, int]:
+    """The first byte, and the one behind the last."""
+    begin: int = array.__array_interface__["data"][0]
+    if array.flags.c_contiguous or not array.size:
+        return begin, begin + array.nbytes
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    return begin + sum(min(0, s) for s in steps), begin + sum(max(0, s) for s in steps) + array.itemsize
 
 
 def write(buffer: Any, result: Any) -> None:

@@ -275,16 +275,16 @@ def targets_among(
     prepared: Prepared, names: Sequence[str], arrays: Sequence[Array], buffers: Mapping[str, Array]
 ) -> Targets:
     """For each output the buffer that a run of these inputs may write it to straight away."""
-    from bolt_numba.runtime.copies import can_write_into
+    from bolt_numba.runtime.copies import Spans, can_write_into
     from bolt_numba.runtime.prepared import Targets
 
-    targets: list[Array | None] = [None] * len(names)
+    targets, inputs = list[Array | None]([None] * len(names)), Spans(arrays)
     for index, name in enumerate(names):
         buffer = buffers.get(name)
         if buffer is not None and prepared.cut is None and not prepared.late:
             shape, dtype = prepared.type_of(index)
             check_buffer(name, buffer, shape, dtype)
-            if can_write_into(prepared, index, buffer, arrays):
+            if can_write_into(prepared, index, buffer, inputs):
                 targets[index] = buffer
     return Targets(prepared, targets)
 

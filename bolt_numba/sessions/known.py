@@ -25,7 +25,7 @@ from bolt_numba.base.files.trusted import read_whole
 from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.options import Options
 from bolt_numba.base.types import Array, TensorSpec
-from bolt_numba.runtime.copies import Views, is_apart
+from bolt_numba.runtime.copies import Spans, Views
 from bolt_numba.sessions.inputs import check_buffer
 from bolt_numba.sessions.session import Session
 
@@ -141,12 +141,12 @@ class KnownSession(Session):
         if shapes is None:
             KnownSession._complete(self)
             return Session._targets(self, arrays, buffers)
-        made: list[Array | None] = [None] * len(self.outputs)
+        made, inputs = list[Array | None]([None] * len(self.outputs)), Spans(arrays)
         for index, (spec, shape) in enumerate(zip(self.outputs, shapes, strict=True)):
             buffer = buffers.get(spec.name)
             if buffer is not None:
                 check_buffer(spec.name, buffer, shape, spec.dtype)
-                if is_apart(buffer, arrays, partial(self._known.can_overwrite, given, index)):
+                if inputs.is_apart(buffer, partial(self._known.can_overwrite, given, index)):
                     made[index] = buffer
         return made
 
