@@ -226,6 +226,20 @@ class TestModel:
         bn.save(graph, tmp_path / "m.bolt")
         assert call("inspect", tmp_path / "m.bolt", "--json").json["parameters"] == 6
 
+    def test_inputs_of_many_layers_are_one_row(self, call: Call, tmp_path: Path) -> None:
+        graph = Graph("layers")
+        for i in range(8):
+            for part in ("key", "value"):
+                graph.add_output(graph.add_input(f"past.{i}.{part}", TensorType(F32, (3,))), f"present.{i}.{part}")
+        graph.add_input("seventh.7", TensorType(F32, (2,)))
+        bn.save(graph, tmp_path / "m.bolt")
+        rows = [row.split() for row in call("inspect", tmp_path / "m.bolt").out.splitlines() if row.startswith("input")]
+        assert [" ".join(row) for row in rows] == [
+            "input past.0.key to past.7.key f32 [3]", "input past.0.value to past.7.value f32 [3]",
+            "input seventh.7 f32 [2]",
+        ]  # fmt: skip
+        assert len(call("inspect", tmp_path / "m.bolt", "--json").json["inputs"]) == 17
+
     def test_inspect(self, call: Call) -> None:
         facts = call("inspect", DIGITS, "--json").json
         assert facts["inputs"] == [{"name": "image", "dtype": "f32", "shape": ["batch", 1, 8, 8]}]

@@ -15,6 +15,8 @@ from rich.table import Table
 
 from bolt_numba.base.types import size_name
 
+ALIKE = 8
+"""Rows that differ by a number alone, from which on they are one."""
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
@@ -57,6 +59,21 @@ def finite(data: Any) -> Any:
     if isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
         return None
     return data
+
+
+def folded(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Rows that begin with a name, where many that differ by one number in it, such as caches of layers, become one."""
+    keys = [(re.sub(r"\d+", "", name, count=1), *rest) for name, *rest in rows]
+    named: dict[tuple[str, ...], list[str]] = {}
+    for key, row in zip(keys, rows, strict=True):
+        named.setdefault(key, []).append(row[0])
+    found = []
+    for key, (name, *rest) in zip(keys, rows, strict=True):
+        if len(alike := named[key]) < ALIKE:
+            found.append((name, *rest))
+        elif name == alike[0]:
+            found.append((f"{name} to {alike[-1]}", *rest))
+    return found
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:

@@ -273,8 +273,8 @@ def inspect(
     console.write(f"weights: {console.size_text(facts['weight_bytes'])}")
     console.write("".join([*_metadata_lines(graph), *_file_lines(graph), "\n"]))
     both = [(kind, t) for kind in ("inputs", "outputs", "states") for t in facts[kind]]
-    rows = [(kind[:-1], t["name"], t["dtype"], console.shape_text(t["shape"])) for kind, t in both]
-    console.table("", ("", "name", "dtype", "shape"), rows)
+    rows = console.folded([(t["name"], kind[:-1], t["dtype"], console.shape_text(t["shape"])) for kind, t in both])
+    console.table("", ("", "name", "dtype", "shape"), [(kind, name, *rest) for name, kind, *rest in rows])
     console.write("")
     _show_operators(facts["operators"], named)
     if facts["devices"]:

@@ -341,6 +341,7 @@ def told_shapes(graph: Graph, texts: Sequence[str], given: Mapping[str, Array]) 
     shapes = read_shapes(texts)
     found, free = complete_shapes(graph, shapes, given), guessed(graph, shapes, given)
     if free:
-        chosen = ", ".join(f"{name} {console.shape_text(shape)}" for name, shape in found.items())
+        rows = console.folded([(name, console.shape_text(shape)) for name, shape in found.items()])
+        chosen = ", ".join(map(" ".join, rows))
         console.note(f"free sizes {', '.join(free)}: took {chosen}; --shape NAME=D,D gives others")
     return found
