@@ -60,6 +60,21 @@ class Plan:
     elsewhere: dict[tuple[int, Memory], bool] = field(default_factory=dict)
     """By input and memory: whether only copies there read it.  By ~output and memory: whether one from it makes it."""
 
+    users: dict[int | Slot, list[int]] = field(default_factory=dict)
+    """Jobs that read an input, by its number, and that write a slot, once somebody asks."""
+
+    def using(self, *those: int | Slot) -> list[int]:
+        """Which jobs read any of some inputs, by number, or write any of some slots, in order."""
+        if not self.users:
+            made: dict[int | Slot, list[int]] = {}
+            for number, job in enumerate(self.jobs):
+                roots = [slot.root()[0] for slot in job.ins if slot is not None]
+                keys: set[int | Slot] = {root.index for root in roots if root.kind == INPUT}
+                for key in keys | {slot.root()[0] for slot in job.outs}:
+                    made.setdefault(key, []).append(number)
+            self.users.update(made)
+        return sorted({number for one in those for number in self.users.get(one, ())})
+
     @property
     def nbytes(self) -> int:
         """The host's memory of one run at a time."""

@@ -208,7 +208,8 @@ def can_overwrite(plan: Plan, output: int, source: int) -> bool:
     root = result.root()[0]
     last_read: Moment = (-1, -1)
     first_write: Moment | None = None
-    for number, job in enumerate(plan.jobs):
+    for number in plan.using(source, root):
+        job = plan.jobs[number]
         reads = [i for i, slot in enumerate(job.ins) if slot is not None and _reads(slot, source)]
         writes = [i for i, slot in enumerate(job.outs) if slot.root()[0] is root]
         if reads and writes and _element_by_element(job, reads, writes, result):
