@@ -23,6 +23,7 @@ MOST_SAID = 2000
 
 STATUS = {
     "invalid": (400, "INVALID_ARGUMENT"),
+    "long": (400, "INVALID_ARGUMENT"),
     "denied": (401, "UNAUTHENTICATED"),
     "missing": (404, "NOT_FOUND"),
     "slow": (408, "DEADLINE_EXCEEDED"),

@@ -14,18 +14,23 @@ if TYPE_CHECKING:
 
 TERMS = ("timeout", "priority")
 NONE = "none here does, and the log of the server may say why"
-CODES = {"denied": "invalid_api_key", "missing": "model_not_found", "busy": "rate_limit_exceeded"}
+CODES = {
+    "denied": "invalid_api_key", "missing": "model_not_found", "busy": "rate_limit_exceeded",
+    "long": "context_length_exceeded",
+}  # fmt: skip
 """What OpenAI calls kinds of failures."""
 MAKES = {"encoder": "embeddings", "generator": "texts"}
 """What makes something for these interfaces, as a served model has it."""
 TEXTS = (
     "model", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop",
     "seed", "response_format", "logprobs", "top_logprobs", "top_k", "min_p", "repetition_penalty", "frequency_penalty",
-    "presence_penalty", "user", "timeout",
+    "presence_penalty", "logit_bias", "user", "metadata", "safety_identifier", "prompt_cache_key", "timeout",
 )  # fmt: skip
-CHAT, COMPLETION = ("messages", *TEXTS), ("prompt", *TEXTS)
+CHAT = ("messages", *TEXTS, "tools", "tool_choice", "parallel_tool_calls")
+COMPLETION = ("prompt", *TEXTS)
 EMBEDDING = ("model", "input", "encoding_format", "dimensions", "user", *TERMS)
-PARAMS = {name: name for name in (*CHAT, *COMPLETION, *EMBEDDING)} | {"json_schema": "response_format"}
+PARAMS = {name: name for name in (*CHAT, *COMPLETION, *EMBEDDING)}
+PARAMS |= {"json_schema": "response_format", "grammar": "tools"}
 """Fields of requests by what errors begin with."""
 
 

@@ -19,31 +19,35 @@ import orjson
 from starlette.responses import StreamingResponse
 
 from bolt_numba.base.errors import BoltError
+from bolt_numba.serve.calls import Tools, calls_within, told_calls
 from bolt_numba.serve.errors import RequestError, failure, shown, want_few
 from bolt_numba.serve.openai import CHAT, COMPLETION, given_in, told
+from bolt_numba.text.tokens import PromptLengthError
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from bolt_numba.serve.models import RequestTerms, ServedModel
     from bolt_numba.text.answers import Answer, Generation, TextPiece
+    from bolt_numba.text.calls import CallReader, FunctionCall
     from bolt_numba.text.generator import Generator
     from bolt_numba.text.sampling import Likely
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 NUMBERS = ("n", "max_tokens", "max_completion_tokens", "seed", "top_k", "top_logprobs", "timeout")
 KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(NUMBERS, (int,)), "stream": (bool,), "stop": (str, list), "user": (str,),
+    **dict.fromkeys(NUMBERS, (int,)), **dict.fromkeys(("stream", "parallel_tool_calls"), (bool,)), "stop": (str, list),
+    **dict.fromkeys(("user", "safety_identifier", "prompt_cache_key"), (str,)), "tools": (list,),
     **dict.fromkeys(("temperature", "top_p", "min_p", *PENALTIES), (float, int)),
-    **dict.fromkeys(("stream_options", "response_format"), (dict,)), "messages": (list,), "prompt": (str, list),
+    **dict.fromkeys(("stream_options", "response_format", "logit_bias", "metadata"), (dict,)),
+    "messages": (list,), "prompt": (str, list), "tool_choice": (str, dict),
 }  # fmt: skip
 CALLED = {
     bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list", dict: "an object"
 }  # fmt: skip
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "logit_bias": ({},), "tools": ([],), "tool_choice": ("none",),
-    "functions": ([],), "store": (False,), "service_tier": ("auto", "default"), "modalities": (["text"],),
-    "best_of": (1,), "echo": (False,), "suffix": ("",), "parallel_tool_calls": (True, False),
+    "functions": ([],), "function_call": ("none",), "store": (False,), "service_tier": ("auto", "default"),
+    "modalities": (["text"],), "best_of": (1,), "echo": (False,), "suffix": ("",), "verbosity": ("medium",),
 }  # fmt: skip
 """Fields of OpenAI's that nothing is done about, and their values that ask for nothing."""
 AS_THEY_ARE = ("temperature", "top_p", "top_k", "min_p", *PENALTIES, "stop")
@@ -51,8 +55,10 @@ AS_THEY_ARE = ("temperature", "top_p", "top_k", "min_p", *PENALTIES, "stop")
 USUAL, USUAL_TOKENS = {"temperature": 1.0}, 16
 """As OpenAI has them, where the model asks for nothing else; the second is of completions."""
 MOST_CHOICES, MOST_LIKELY, SEEDS = 128, 20, 1 << 64
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Roles of messages, and what templates call them."""
+MORE = {"assistant": {"tool_calls"}, "tool": {"tool_call_id"}}
+"""What messages of a role have beside role, content and name."""
 PART = 64
 """Letters of a prompt for each token that it may have; a message is one token at least."""
 EVENT = b"data: %s\n\n"
@@ -91,6 +97,7 @@ class TextRequest(ABC):
         self.settings = {key: asked[key] for key in AS_THEY_ARE if key in asked}
         most = asked.get("max_completion_tokens", asked.get("max_tokens", self.usual_tokens))
         self.settings |= {} if most is None else {"max_tokens": most}
+        self.settings["logit_bias"], self.tools = _bias(asked.get("logit_bias", {})), Tools(asked)
         self.seed, self.settings["json_schema"] = asked.get("seed"), _schema(asked.get("response_format"))
         self.settings["logprobs"], self.prompts = self.likely(asked), self.prompts_of(asked)
 
@@ -139,9 +146,11 @@ class ChatRequest(TextRequest):
     def piece(self, index: int, made: _Made, is_part: bool) -> dict[str, Any]:
         likely = None if made.likely is None else {"content": [*map(_as_chat, made.likely)], "refusal": None}
         said: dict[str, Any] = {"content": made.text}
+        if made.calls:
+            said["tool_calls"] = told_calls(made.calls, is_part)
         if made.is_first or not is_part:
             said = {"role": "assistant", **said, "refusal": None}
-        elif made.reason and not made.text:
+        elif made.reason and not made.text and not made.calls:
             said = {}
         ends = {"logprobs": likely, "finish_reason": made.reason}
         return {"index": index, "delta" if is_part else "message": said, **ends}
@@ -179,10 +188,19 @@ class CompletionRequest(TextRequest):
 
 
 class _Made:
-    """A text, or a part of it, as answers tell it.  offset: letters of the tokens before it."""
+    """A text, or a part of it, as answers tell it.  reader: finds calls.  offset: letters of the tokens before it."""
 
-    def __init__(self, made: Generation | TextPiece, ends: Sequence[int], offset: int = 0, first: bool = False) -> None:
-        self.text, self.reason, self.offset, self.is_first = made.text, made.finish_reason, offset, first
+    def __init__(
+        self, made: Generation | TextPiece, ends: Sequence[int], reader: CallReader | None, offset: int = 0,
+        first: bool = False,
+    ) -> None:  # fmt: skip
+        self.text: str | None = made.text
+        self.reason, self.offset, self.is_first = made.finish_reason, offset, first
+        self.calls: list[FunctionCall] = []
+        if reader is not None:
+            said, self.calls = reader.add(made.text, made.finish_reason is not None)
+            self.text = said or None  # as OpenAI tells calls
+            self.reason = "tool_calls" if self.calls else self.reason
         rows = made.logprobs or None
         self.likely = None if rows is None else [one for one in rows if one.token not in ends]
 
@@ -237,27 +255,31 @@ class TextAnswers:
     def _submit(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the generator begin; in a thread, for templates, tokens and schemas take a while."""
         for number, prompt in enumerate(self.asked.prompts):
-            what = self.asked.fields[0]
+            what = ""
             try:
+                called, what = self.asked.tools.settings(self.generator), self.asked.fields[0]
                 tokens = self._tokens(prompt, what)
                 what = ""
                 for index in range(number * self.asked.count, (number + 1) * self.asked.count):
-                    watch, how = _watching(loop, self._came, index), self.asked.settings_of(index, self.generator.usual)
-                    self.answers.append(self.generator.submit(tokens, watch=watch, **how))
+                    how = self.asked.settings_of(index, self.generator.usual) | called
+                    how["watch"] = _watching(loop, self._came, index)
+                    self.answers.append(self.generator.submit(tokens, **how))
                     if self.is_over:  # whoever asked went away meanwhile
                         self.answers[-1].cancel()
                         return
             except BoltError as error:
-                raise RequestError(str(error), field=what or None) from error
+                kind = "long" if isinstance(error, PromptLengthError) else "invalid"
+                raise RequestError(str(error), kind, what or None) from error
             self.model.counts.tokens("prompt").inc(len(tokens))
 
     def _tokens(self, prompt: Any, what: str) -> list[int]:
-        letters, most = prompt, PART * self.generator.context
+        letters, most, tools = len(prompt), PART * self.generator.context, self.asked.tools.own
         if isinstance(self.asked, ChatRequest):
-            letters = "".join(one["content"] + PART * " " for one in prompt)
-        if len(letters) > most:
-            raise RequestError(f"{what}: got {len(letters)} letters, wanted at most {most}")
-        return self.generator.tokens(prompt)
+            letters = sum(len(one["content"]) + PART + len(str(one.get("tool_calls", ""))) for one in prompt)
+            letters += len(str(tools or ""))
+        if letters > most:
+            raise PromptLengthError(f"{what}: got {letters} letters, wanted at most {most}")
+        return self.generator.tokens(prompt, tools)
 
     def _came(self, index: int, piece: TextPiece) -> None:
         """A piece of a text has come.  For the thread of the event loop."""
@@ -278,7 +300,8 @@ class TextAnswers:
             if len(one.tokens) > 1:
                 self.model.counts.token().observe((now - first) / (len(one.tokens) - 1))
         ends = self.generator.layout.ends
-        choices = [self.asked.piece(index, _Made(one, ends), False) for index, one in enumerate(made)]
+        read = self.asked.tools.reader
+        choices = [self.asked.piece(index, _Made(one, ends, read()), False) for index, one in enumerate(made)]
         begun = made[:: self.asked.count]  # a prompt counts once
         prompt, text = sum(one.prompt_tokens for one in begun), sum(len(one.tokens) for one in made)
         known = {"cached_tokens": sum(one.reused_tokens for one in begun)}
@@ -295,11 +318,11 @@ class TextAnswers:
     async def _events(self) -> AsyncIterator[bytes]:
         asked, ends = self.asked, self.generator.layout.ends
         head = {**self.head, "object": asked.chunk} | ({"usage": None} if asked.tells_usage else {})
-        offsets = [-1] * asked.all
+        offsets, readers = [-1] * asked.all, [asked.tools.reader() for _ in range(asked.all)]
         try:
             while (row := await self.come.get()) is not None:
                 index, piece = row
-                made = _Made(piece, ends, max(offsets[index], 0), offsets[index] < 0)
+                made = _Made(piece, ends, readers[index], max(offsets[index], 0), offsets[index] < 0)
                 offsets[index] = made.offset + sum(len(one.text) for one in made.likely or ())
                 if made.text or made.likely or made.reason or made.is_first:
                     yield EVENT % orjson.dumps({**head, "choices": [asked.piece(index, made, True)]})
@@ -336,9 +359,12 @@ def _message(number: int, given: Any) -> dict[str, Any]:
     if not isinstance(given, dict) or given.get("role") not in (*ROLES,):
         raise RequestError(f"{what}: got {shown(given)}, {wanted}", field="messages")
     said = {key: value for key, value in given.items() if value not in (None, [])}  # of an answer that is sent back
-    if unknown := said.keys() - {"role", "content", "name"}:
-        raise RequestError(f"{what}: got {shown(sorted(unknown))}, wanted role, content and name", field="messages")
-    content = given.get("content")
+    known = {"role", "content", "name"} | MORE.get(given["role"], set())
+    if unknown := said.keys() - known:
+        raise RequestError(f"{what}: got {shown(sorted(unknown))}, wanted {', '.join(sorted(known))}", field="messages")
+    if calls := said.get("tool_calls"):
+        said["tool_calls"] = calls_within(what, calls)
+    content = "" if calls and given.get("content") is None else given.get("content")
     if isinstance(content, list):
         parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
         texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
@@ -346,6 +372,14 @@ def _message(number: int, given: Any) -> dict[str, Any]:
     if not isinstance(content, str):
         raise RequestError(f"{what}: content: got {shown(given.get('content'))}, wanted a text", field="messages")
     return {**said, "role": ROLES[given["role"]], "content": content}
+
+
+def _bias(given: Mapping[str, Any]) -> dict[int, Any]:
+    """What is added to logits, by token."""
+    try:
+        return {int(token): by for token, by in given.items()}
+    except ValueError:
+        raise RequestError(f"logit_bias: got {shown(given)}, wanted numbers by tokens") from None
 
 
 def _schema(form: Mapping[str, Any] | None) -> str | None:

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from bolt_numba.text.encoder import Encoder
     from bolt_numba.text.generator import Generator
     from bolt_numba.text.sampling import Likely, Sampling
-    from bolt_numba.text.tokens import TokenRow, TruncationWarning
+    from bolt_numba.text.tokens import PromptLengthError, TokenRow, TruncationWarning
     from bolt_numba.text.translator import TranslatedText, Translator
 
 _HOME = {
     "Answer": "answers", "Encoder": "encoder", "Generation": "answers", "Generator": "generator", "Likely": "sampling",
+    "PromptLengthError": "tokens",
     "TextPiece": "answers", "Sampling": "sampling", "TokenRow": "tokens", "TranslatedText": "translator",
     "Translator": "translator", "TruncationWarning": "tokens",
 }  # fmt: skip
@@ -28,6 +29,7 @@ __all__ = [
     "Generation",
     "Generator",
     "Likely",
+    "PromptLengthError",
     "Sampling",
     "TextPiece",
     "TokenRow",

@@ -23,7 +23,7 @@ from bolt_numba.text.grammars import Grammars
 from bolt_numba.text.opened import FORMAT, file_of, layout_beside, layout_within
 from bolt_numba.text.sampling import Sampler, Sampling
 from bolt_numba.text.spelling import Speller
-from bolt_numba.text.tokens import CUT, cleaned, guarded, tokenizer_of
+from bolt_numba.text.tokens import CUT, PromptLengthError, cleaned, guarded, tokenizer_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -169,15 +169,16 @@ class Generator:
             grammar = self._grammars.grammar(how)
         answer = Answer(len(tokens), how.logprobs is not None, watch)
         most = min(how.max_tokens or self.context, self.context - len(tokens))
-        speller = Speller(self.tokenizer, tokens, how.stops)
+        speller = Speller(self.tokenizer, tokens, how.stops, how.special_tokens)
         self._batch.add(Writing(answer, tokens, most, Sampler(how, tokens, grammar, self.layout.ends), speller))
         return answer
 
     @border("tokens")
-    def tokens(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt as the model gets them.
+    def tokens(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """The tokens of a prompt as the model gets them.  tools: functions that a chat may call, for its template.
 
-        Raises DTypeError for what is none, DataError for one that is empty or leaves no place in the context.
+        Raises DTypeError for what is none, DataError for one that is empty, PromptLengthError for one that leaves no
+        place in the context.
         """
         if isinstance(prompt, str):
             found = self._encoded(prompt, True)
@@ -186,17 +187,17 @@ class Generator:
             if odd := [one for one in found[: self.context] if not 0 <= one <= self._last]:
                 raise DataError(f"prompt: tokens: got {odd[0]}, wanted numbers from 0 to {self._last}")
         else:
-            found = self._encoded(self.template(prompt), False)  # type: ignore[arg-type]
+            found = self._encoded(self.template(prompt, tools), False)  # type: ignore[arg-type]
         if not found or len(found) >= self.context:
             wanted, most = f"wanted from 1 to {self.context - 1}, below the context", self.layout.context or 0
             more = f", which may be up to {most}" if found and most > self.context else ""
-            raise DataError(f"prompt: got {len(found)} tokens, {wanted}{more}")
+            raise (PromptLengthError if found else DataError)(f"prompt: got {len(found)} tokens, {wanted}{more}")
         return found
 
     def _encoded(self, text: str, is_begun: bool) -> list[int]:
         """Tokens of a text.  is_begun: with what stands before each text."""
         if len(text) > MOST_LETTERS * self.context:
-            raise DataError(f"prompt: got {len(text)} letters, wanted at most {MOST_LETTERS * self.context}")
+            raise PromptLengthError(f"prompt: got {len(text)} letters, wanted at most {MOST_LETTERS * self.context}")
         encode = partial(self.tokenizer.encode, add_special_tokens=is_begun)
         parts = [text] if is_begun else text.split(CUT)
         found = [one for part in parts for one in guarded("prompt", encode, cleaned(part)).ids]

@@ -94,7 +94,7 @@ class Grammars:
         except ValueError as error:
             raise OptionError(f"{name}: got {text!r:.80}, wanted one that can be read: {error!s:.200}") from None
         if name == "json_schema":
-            _want_few_patterns(json.loads(text))
+            want_few_patterns(json.loads(text), name)
         made = _on_a_deep_stack(lambda: matcher(self.tokens, source, log_level=0, limits=self.limits))
         if made.is_error():
             raise OptionError(f"{name}: got what cannot be followed: {made.get_error()!s:.300}")
@@ -104,8 +104,8 @@ class Grammars:
         return Grammar(made.deep_copy())
 
 
-def _want_few_patterns(schema: Any) -> None:
-    """Raises OptionError for a schema that may join many patterns."""
+def want_few_patterns(schema: Any, name: str) -> None:
+    """Raises OptionError, with the name of what has it, for a schema that may join many patterns."""
     left, found, joins = [schema], 0, set[str]()
     while left:
         node = left.pop()
@@ -115,7 +115,7 @@ def _want_few_patterns(schema: Any) -> None:
         elif isinstance(node, list):
             left += node
     if found > MOST_PATTERNS and joins:
-        raise OptionError(f"json_schema: got {found} patterns and {sorted(joins)}, wanted at most {MOST_PATTERNS}")
+        raise OptionError(f"{name}: got {found} patterns and {sorted(joins)}, wanted at most {MOST_PATTERNS}")
 
 
 def _on_a_deep_stack(call: Callable[[], Any]) -> Any:

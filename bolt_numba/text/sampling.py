@@ -47,6 +47,7 @@ class Sampling:
     another each time.
     stop: texts that end it, and are not part of it.  logprobs: how likely each token was, beside so many of the
     likeliest; None: not.
+    special_tokens: whether the text shows them.
     json_schema: what the text shall be, as an object or text; {}: any JSON.  grammar: in Lark's form, what else it
     shall be.
     """
@@ -64,6 +65,7 @@ class Sampling:
     seed: int | None = None
     stop: str | Sequence[str] = ()
     logprobs: int | None = None
+    special_tokens: bool = False
     json_schema: Mapping[str, Any] | str | None = None
     grammar: str | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from bolt_numba.text.tokens import guarded
@@ -15,17 +16,23 @@ BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 class Speller:
-    """The text of one sequence of tokens.  is_stopped: whether one of ``stops`` came; nothing is added then."""
+    """The text of one sequence of tokens.  is_stopped: whether one of ``stops`` came; nothing is added then.
 
-    def __init__(self, tokenizer: Any, prompt: Sequence[int], stops: Sequence[str] = ()) -> None:
+    special: whether special tokens are shown.
+    """
+
+    def __init__(
+        self, tokenizer: Any, prompt: Sequence[int], stops: Sequence[str] = (), special: bool = False
+    ) -> None:  # fmt: skip
         self.tokenizer, self.stops, self.is_stopped = tokenizer, stops, False
+        self.decode = partial(tokenizer.decode, skip_special_tokens=not special)
         self.tokens = [*prompt[-CONTEXT:]]
         self.first, self.read, self.known = 0, len(self.tokens), ""
         self.known = self._decoded()
         self.held = ""
 
     def _decoded(self) -> str:
-        return str(guarded("tokens", self.tokenizer.decode, self.tokens[self.first :]))
+        return str(guarded("tokens", self.decode, self.tokens[self.first :]))
 
     def spelled(self, token: int) -> str:
         """A token by itself."""

@@ -200,14 +200,19 @@ class ChatTemplate:
         except Exception as error:  # of any kind: texts are hostile
             raise InvalidModelError(f"chat template: got what jinja2 refuses: {error!s:.200}") from None
 
-    def __call__(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
+    def __call__(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
         """The text of a chat, up to where the model answers; with `CUT` in special tokens that messages spell.
 
-        Raises DTypeError for what are no messages, DataError where the template refuses them, InvalidModelError for a
-        template that fails or makes too much.
+        tools: functions that it may call, as OpenAI has them.
+
+        Raises DTypeError for what are no messages or tools, DataError where the template refuses them,
+        InvalidModelError for a template that fails or makes too much.
         """
-        given, meter = self._cut(_plain(messages)), _Meter()
-        names = {**self.marks, **more, "messages": given, "add_generation_prompt": True, METER: meter}
+        given, meter = _plain("messages", messages), _Meter()
+        if odd := [one for one in given if not _is_message(one)]:
+            raise DTypeError(f"messages: got {odd[0]!r:.80}, wanted a role and content")
+        own = self._cut({"messages": given, "tools": _plain("tools", tools) if tools else None})
+        names = {**self.marks, **own, "add_generation_prompt": True, METER: meter}
         try:
             return "".join(self.own.generate(**names))
         except BoltError:
@@ -238,19 +243,19 @@ def _refuse(text: Any) -> Any:
     raise DataError(f"chat template: got messages that it refuses: {text!s:.200}")
 
 
-def _plain(messages: Any) -> list[Any]:
-    """Messages as plain objects, which have no methods of their own.  Raises DTypeError."""
-    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence) or not messages:
-        raise DTypeError(f"messages: got {messages!r:.80}, wanted a list of messages, each with role and content")
+def _plain(what: str, given: Any) -> list[dict[str, Any]]:
+    """A list of objects as plain ones, which have no methods of their own.  Raises DTypeError."""
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Sequence) or not given:
+        raise DTypeError(f"{what}: got {given!r:.80}, wanted a list of {what}, each an object")
     try:
-        found = json.loads(json.dumps([*messages]))
+        found: list[Any] = json.loads(json.dumps([*given]))
     except (TypeError, ValueError, RecursionError) as error:
-        raise DTypeError(f"messages: got what is no JSON: {error!s:.100}") from None
-    if odd := [one for one in found if not _is_message(one)]:
-        raise DTypeError(f"messages: got {odd[0]!r:.80}, wanted a role and content")
-    return list(found)
+        raise DTypeError(f"{what}: got what is no JSON: {error!s:.100}") from None
+    if odd := [one for one in found if not isinstance(one, dict)]:
+        raise DTypeError(f"{what}: got {odd[0]!r:.80}, wanted an object")
+    return found
 
 
-def _is_message(given: Any) -> bool:
+def _is_message(given: Mapping[str, Any]) -> bool:
     """Whether it has what templates read: what calls tools may say nothing beside."""
-    return isinstance(given, dict) and isinstance(given.get("role"), str) and bool({"content", "tool_calls"} & {*given})
+    return isinstance(given.get("role"), str) and bool({"content", "tool_calls"} & {*given})

@@ -41,6 +41,13 @@ class TruncationWarning(UserWarning):
     """
 
 
+class PromptLengthError(DataError):
+    """A prompt leaves no place in the context of its model.
+
+    What to do: docs/troubleshooting.md#promptlengtherror
+    """
+
+
 class TokenRow(NamedTuple):
     """Tokens of a text, or of a pair, as a model gets them.
 

@@ -18,6 +18,7 @@ ODD: tuple[Any, ...] = (
     None, True, -1, 0, 1, 3, 2**31, 2**63, 1 << 70, 0.5, 1e308, "", "x", "FP32", "INT64", "BYTES", [], {}, [[]],
     [1] * 7, [-1, 3], [2**40, 2**40], {"binary_data_size": 4}, {"binary_data_size": -4}, {"timeout": 1},
     {"sequence_id": 5}, {"priority": 0.5}, {"type": "json_object"}, {"role": "user", "content": "\0"}, 10**9,
+    {"type": "function", "function": {"name": "f", "arguments": "{}"}}, "required",
     {"binary_data_output": True}, "\ud800",
 )  # fmt: skip
 
@@ -47,9 +48,24 @@ def good_chat(rng: Rng) -> dict[str, Any]:
     more = {
         "n": rng.randint(1, 3), "stop": rng.choice(("q", ["q", "j"])), "logprobs": True, "stream": rng.random() < 0.5,
         "response_format": {"type": "text"}, "top_p": 0.5, "timeout": 10**9, "user": "x", "frequency_penalty": 0,
+        "logit_bias": {"65": 1.5, "257": -100}, "metadata": {"a": "b"}, "parallel_tool_calls": rng.random() < 0.5,
     }  # fmt: skip
+    tools: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        parts = {"a": {"type": rng.choice(("integer", "string"))}, "b": {"$ref": "#/$defs/c"}}
+        schema = {"type": "object", "properties": parts, "required": ["a"], "$defs": {"c": {"enum": [1, 2]}}}
+        named = {"type": "function", "function": {"name": "f"}}
+        tools = {
+            "tools": [{"type": "function", "function": {"name": name, "parameters": schema}} for name in "fg"],
+            "tool_choice": rng.choice(("auto", "none", "required", named)),
+        }
+        call = {"id": "x", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+        said += [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "7", "tool_call_id": "x"},
+        ]
     return {
-        "model": TEXTS, "messages": said, "max_tokens": rng.randint(1, 5), "temperature": 0,
+        "model": TEXTS, **tools, "messages": said, "max_tokens": rng.randint(1, 5), "temperature": 0,
         **{k: v for k, v in more.items() if rng.random() < 0.3},
     }  # fmt: skip
 

@@ -77,6 +77,14 @@ def _turned(b: Builder, x: Value, heads: int, turns: tuple[Array, Array], places
 BEGIN, END = "<s>", "</s>"
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 
+CALLING = (
+    "{% for t in tools or [] %}{{ t.function.name }}: {{ t.function.parameters | default({}) | tojson }}\n{% endfor %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n"
+    "{{ c.function.name }} {{ c.function.arguments | tojson }}\n</tool_call>{% endfor %}{{ '\n' }}{% endfor %}"
+    "assistant:"
+)
+"""As those of Hermes and Qwen, which name functions."""
+
 
 def tokenizer() -> str:
     """A tokenizer of bytes, 0 to 255, and of two words that begin and end texts."""
@@ -91,12 +99,12 @@ def tokenizer() -> str:
     return made
 
 
-def whole(path: Path, **options: Any) -> Path:
+def whole(path: Path, template: str = TEMPLATE, context: int = CONTEXT, **options: Any) -> Path:
     """A file as one of GGUF is when it was read."""
-    graph = decoder(**options)
+    graph = decoder(context=context, **options)
     graph.metadata |= {
-        "format": "gguf", "context_length": str(CONTEXT), "tokenizer": tokenizer(), "bos": "256", "eos": "[257]",
-        "add_bos": "false", "chat_template": TEMPLATE,
+        "format": "gguf", "context_length": str(context), "tokenizer": tokenizer(), "bos": "256", "eos": "[257]",
+        "add_bos": "false", "chat_template": template,
     }  # fmt: skip
     bn.save(graph, path)
     return path
