@@ -167,7 +167,8 @@ class ServedModel:
             made = Generator(self.stored.path, session=session, sequences=count, context=context)
             first = made.layout.begin or 0  # kernels of prompts, and of steps of any number of texts, are compiled now
             length = min(WARM_TOKENS, made.context // 2)
-            for answer in [made.submit([first] * (i % length + 1), max_tokens=i + 2) for i in (*range(count), length)]:
+            tried = [*((i % length + 1, i + 2) for i in range(count)), (length, 2)]  # tokens before and behind
+            for answer in [made.submit([first] * before, max_tokens=behind) for before, behind in tried]:
                 answer.result()
             return made
         except (BoltError, ImportError) as error:

@@ -26,9 +26,12 @@ from bolt_numba.serve.logs import JsonLines
 from bolt_numba.serve.models import RequestTerms
 from bolt_numba.serve.repository import is_repository
 from bolt_numba.serve.settings import settings_of
+from bolt_numba.text import Generator
+from bolt_numba.text.answers import Answer
 from tests.serve.serving import Running, running
 from tests.serve.test_rest import ask
 from tests.small import add, save_model, softmax
+from tests.text.decoders import whole
 
 A = np.array([[1, 2, 3]], "f4")
 
@@ -430,3 +433,18 @@ def test_what_was_unloaded_stays_so(tmp_path: Path) -> None:
                 server.do(repository.load(name))
         gc.collect()
         assert not repository.locks
+
+
+def test_what_a_decoder_makes_before_it_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long prompt, and texts that end one after another; a long text would take a large model minutes."""
+    pytest.importorskip("tokenizers")
+    made, submit = list[tuple[int, int]](), Generator.submit
+
+    def noted(self: Generator, prompt: list[int], **how: Any) -> Answer:
+        made.append((len(prompt), how["max_tokens"]))
+        return submit(self, prompt, **how)
+
+    monkeypatch.setattr(Generator, "submit", noted)
+    usual = ModelSettings(sequences=3, compile={"threads": 1})
+    with running(files={"m": whole(tmp_path / "m.bolt")}, usual=usual):
+        assert made == [(1, 2), (2, 3), (3, 4), (64, 2)]
