@@ -69,6 +69,19 @@ def test_every_way_to_run_is_limited() -> None:
     assert session.clone().options.time_limit == LIMIT
 
 
+@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 2}, {"device": "host"}])
+def test_a_long_program_without_loops_ends_too(options: dict[str, Any]) -> None:
+    layers, side = 400, 384
+    nodes = [node("MatMul", [f"v{i}", "w"], [f"v{i + 1}"]) for i in range(layers)]
+    made = model(nodes, [value("v0", "f", [side, side])], [value(f"v{layers}", "f", [side, side])],
+                 {"w": np.eye(side, dtype=np.float32)}).SerializeToString()  # fmt: skip
+    x, short = np.ones((side, side), np.float32), bn.compile(made, time_limit=0.002, stand_ins=False, **options)
+    for _ in range(3):
+        with pytest.raises(bn.TimeLimitError, match=r"time: got a run of more than 0.002 s"):
+            short(x)
+    np.testing.assert_array_equal(bn.compile(made, time_limit=1e300, **options)(x)[0], x)
+
+
 def test_what_is_planned_takes_no_time_of_the_run() -> None:
     def slow(graph: Graph, run: Any) -> None:
         time.sleep(2 * LIMIT)

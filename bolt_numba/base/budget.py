@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+import threading
 import time
 from contextvars import ContextVar, Token
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from bolt_numba.base.cancelling import IN_FORCE, check
+from bolt_numba.base.cancelling import IN_FORCE, CancelToken, check, is_cancelled
 from bolt_numba.base.config import MEMORY, memory_limit
-from bolt_numba.base.errors import BudgetError, OptionError, TimeLimitError
+from bolt_numba.base.errors import BudgetError, CancelledError, OptionError, TimeLimitError
 
 MIB = 1 << 20
 GRANTED_BYTES = 16 * MIB
@@ -60,6 +61,11 @@ class Budget:
         made.ends = time.monotonic() + self.seconds
         return made
 
+    def late(self, what: str) -> TimeLimitError:
+        """The error of a run that takes longer than it may, seen by ``what``."""
+        said = f"got a run of more than {self.seconds:g} s, wanted at most that (raise it by time_limit=)"
+        return TimeLimitError(f"{what}: time: {said}")
+
 
 def limits_of(memory: Any, seconds: Any) -> Budget | None:
     """A budget of a session; None where there is no limit."""
@@ -70,22 +76,34 @@ _IN_FORCE: ContextVar[Budget] = ContextVar("bolt_numba_budget", default=Budget()
 
 
 class within:  # noqa: N801  # a context manager, half as dear as one made of a generator
-    """Put a budget in force: ``with within(budget): ...``."""
+    """Put a budget in force: ``with within(budget): ...``.  A run that takes too long ends by a TimeLimitError."""
 
-    __slots__ = ("budget", "token")
+    __slots__ = ("budget", "ender", "timer", "token")
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
+        self.ender: CancelToken | None = None
 
     def __enter__(self) -> Budget:
         around = _IN_FORCE.get()
         if self.budget.memory is None:
             self.budget.memory = around.memory
         self.token: Token[Budget] = _IN_FORCE.set(self.budget)
+        if self.budget.ends < math.inf:
+            self.ender = CancelToken().__enter__()
+            left = min(max(self.budget.ends - time.monotonic(), 0), threading.TIMEOUT_MAX)
+            self.timer = threading.Timer(left, self.ender.cancel)
+            self.timer.daemon = True
+            self.timer.start()
         return self.budget
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         _IN_FORCE.reset(self.token)
+        if self.ender is not None:
+            self.timer.cancel()
+            self.ender.__exit__()
+            if isinstance(error, CancelledError) and self.ender.is_cancelled and not is_cancelled():
+                raise self.budget.late("run") from None
 
 
 def one_run() -> within:
@@ -135,13 +153,11 @@ def spend(operations: int, what: str) -> None:
 
     Raises TimeLimitError where the run has taken longer than it may, CancelledError where it shall end.
     """
-    if IN_FORCE:
-        check()
     budget = _IN_FORCE.get()
     if budget.seconds is not None and time.monotonic() > budget.ends:
-        raise TimeLimitError(
-            f"{what}: time: got a run of more than {budget.seconds:g} s, wanted at most that (raise it by time_limit=)"
-        )
+        raise budget.late(what)
+    if IN_FORCE:
+        check()
     if budget.work is None:
         return
     if operations > budget.work:

@@ -58,9 +58,14 @@ around = _around.get
 """The tokens around this thread, the innermost last."""
 
 
+def is_cancelled() -> bool:
+    """Whether a token around this thread says that runs end."""
+    return any(token.is_cancelled for token in around())
+
+
 def check() -> None:
     """Raise CancelledError where a token around this thread says so."""
-    if any(token.is_cancelled for token in around()):
+    if is_cancelled():
         raise CancelledError("run: got a call of CancelToken.cancel(), wanted none before its end")
 
 

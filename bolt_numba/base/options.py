@@ -133,8 +133,8 @@ class Options:
         guarantees is in docs/numerics.md.
     tune: measure the algorithms that can run a node when a plan is made, and take the fastest, instead of following
         the cost model; what was measured is kept with the compiled kernels.  Another algorithm rounds differently.
-    time_limit: seconds of one run once it is planned, behind which no loop begins an iteration: a TimeLimitError;
-        None: no limit.
+    time_limit: seconds of one run once it is planned, behind which no step of it begins: a TimeLimitError; None: no
+        limit.
     memory_limit: bytes that the buffers of one plan, or one result whose size data decide, may take; None: a share of
         what is free (or ``BOLT_NUMBA_MEMORY``).  More is refused by a BudgetError before it is allocated.
     max_plans: plans kept, one for each set of input shapes; all of them together keep to the same limit of memory.
@@ -164,7 +164,7 @@ class Options:
     tune: bool = field(default=False, metadata=_option(
         flag_of, "Measure which algorithm is fastest where several can run a node (kept)."))
     time_limit: float | None = field(default=None, metadata=_option(
-        lambda _, given: Budget(seconds=given).seconds, "Behind which no loop begins an iteration.", "SECONDS"))
+        lambda _, given: Budget(seconds=given).seconds, "Behind which no step of a run begins.", "SECONDS"))
     memory_limit: int | None = field(default=None, metadata=_option(lambda _, given: Budget(memory=given).memory))
     max_plans: int = field(default=MAX_PLANS, metadata=_option(count_of))
     stages: Sequence[Stage] | None = field(default=None, metadata=_option(_stages))
