@@ -24,7 +24,7 @@ NO_SPELLING = {
     "PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram", "PriorBox", "PSRoiPool", "CumMax",
     "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "MulticlassNMS", "MatrixNMS",
     "GenerateProposals", "FitImage", "WarpImage", "YuvToRgba", "QuantizeRows", "RaggedAttention",
-    "MatMulForm", "GatherForm", "MatMulExperts",
+    "MatMulExperts",
 }  # fmt: skip
 """Operators that ONNX has no words for."""
 

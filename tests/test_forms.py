@@ -11,6 +11,7 @@ import bolt_numba as bn
 from bolt_numba.errors import DataError, OptionError, ShapeError
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
+from bolt_numba.ir.interpret import interpret
 from bolt_numba.kernels.cpu.language.lang import BYTES, LANES, dot_low_bytes, native, splat, vload_i32, vstore
 from bolt_numba.kernels.jit import PTR
 from bolt_numba.kernels.registry import KERNELS, Entry, load
@@ -25,7 +26,8 @@ from bolt_numba.ops.layers.products.matmul_forms import (
     MatMulForm,
     rounded_rows,
 )
-from bolt_numba.types import F32, I64, U8, Array, TensorType
+from bolt_numba.passes.pipeline import run_pipeline
+from bolt_numba.types import BF16, F16, F32, I64, U8, Array, TensorType
 from tests.gguf_files import numbers_of, put_number
 from tests.harness import plan, run_planned
 from tests.level import is_quick
@@ -216,3 +218,17 @@ def test_chosen_matrices_are_there() -> None:
         bn.compile(b.graph)(ids=ids)
     with pytest.raises(ShapeError, match=r"MatMulExperts: rows of x: got 3, wanted 1 or 2, as ids"):
         MatMulExperts("Q8_0").infer(TensorType(F32, (5, 3, 32)), TensorType(U8, (3, 4, 34)), TensorType(I64, (5, 2)))
+
+
+@pytest.mark.parametrize("name", ["F16", "BF16", "Q8_0"])
+def test_devices_that_compute_on_halves_get_products_of_them(name: str) -> None:
+    raw, x = bytes_of(name), RNG.normal(size=(3, bytes_of(name).shape[1] // FORMS[name].size * FORMS[name].block))
+    b = Builder(Graph())
+    given = b.graph.add_input("x", TensorType(F32, x.shape))
+    b.graph.add_output(b(MatMulForm(name), given, raw), "y")
+    made = run_pipeline(b.graph, halves=True)
+    wanted = {"F16": F16, "BF16": BF16}.get(name)
+    held = {v.type.dtype for v in made.constants() if len(v.type.dims) == 2}
+    assert ("MatMul" in {n.op.name for n in made.nodes}, held) == (bool(wanted), {wanted or U8})
+    near = interpret(made, {"x": x.astype(F32)})["y"]
+    assert_near(near, x @ FORMS[name].weights(raw).T, 2e-2)

@@ -31,6 +31,7 @@ from bolt_numba.ops.layers.products.conv import Conv, ConvTranspose
 from bolt_numba.ops.layers.products.distances import Distances
 from bolt_numba.ops.layers.products.integer_products import QLinearConv, QLinearMatMul
 from bolt_numba.ops.layers.products.matmul import MatMul
+from bolt_numba.ops.layers.products.matmul_forms import MatMulForm
 from bolt_numba.ops.layers.recurrent import GRU, LSTM, RNN
 from bolt_numba.ops.pointwise.chain import Chain
 from bolt_numba.ops.pointwise.row import Pointwise
@@ -103,7 +104,10 @@ BYTES = apart(QLinearConv, QLinearMatMul, BetweenBytes, ByteTable)
 CONVERSIONS = apart(DequantizeLinear, QuantizeLinear)
 SIGNED: tuple[Rule, ...] = (signed_weights,)
 """For devices whose weights are signed; before the others."""
-FUSED: tuple[Rule, ...] = (unfused, *apart(MatMul, ConvTranspose, Chain, FusedAttention, RotaryEmbedding, Distances))
+FUSED: tuple[Rule, ...] = (
+    unfused,
+    *apart(MatMul, ConvTranspose, Chain, FusedAttention, RotaryEmbedding, Distances, MatMulForm),
+)
 NORMS = apart(
     n.BatchNormalization, n.LayerNormalization, n.RMSNormalization, n.InstanceNormalization, n.GroupNormalization,
     n.LpNormalization,

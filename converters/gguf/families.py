@@ -123,6 +123,8 @@ class DecoderSizes:
     def _list_unsupported(self) -> None:
         if self.whole("attention.value_length", self.head) != self.head:
             self.unsupported.append("values of another size than keys")
+        if self.family.divided and self.values.get(f"{self.arch}.rope.scaling.finetuned", True) is not True:
+            self.unsupported.append("granite without rotary embedding")
         if self.values.get(f"{self.arch}.attention.causal", True) is not True:
             self.unsupported.append("attention to later positions")
 
@@ -177,7 +179,7 @@ class DecoderSizes:
             self.unsupported.append(f"rope scaling '{kind!s:.40}', wanted none, linear, yarn or longrope")
         sines = self.real("rope.scaling.attn_factor", 1.0)
         if (local and self.family.local_base) or kind == "none":
-            return plain.astype(F32), sines
+            return plain.astype(F32), 1.0 if local and self.family.local_base else sines
         factor = self.real("rope.scaling.factor", 1.0) or 1.0  # files have 0 for none
         if kind == "yarn":
             ends = [self._pair_of(base, self.real(f"rope.scaling.yarn_{key}", turns)) for key, turns in TURNS.items()]

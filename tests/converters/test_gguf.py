@@ -14,6 +14,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.cli import app
+from bolt_numba.errors import UnsupportedOpError
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.products.forms import FORMS
@@ -182,3 +183,9 @@ def test_smollm2_continues_as_llama_cpp_does() -> None:
     (logits, *_) = bn.compile(graph, threads=2).run(None, feeds)
     np.testing.assert_allclose(*np.array([(logits[0, i], x) for i, x in row["floats"]["first"]]).T, rtol=0, atol=5e-3)
     assert logits.argmax(1).tolist() == ids[len(row["ids"]) :]
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16"])
+def test_what_onnx_files_cannot_say_is_listed(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOpError, match=r"as ONNX: 1 unsupported:\n.*GroupQueryAttention.*: a cache of f16"):
+        bn.save(bn.load(Tiny("llama", kind, layers=1).data()), tmp_path / "m.onnx")

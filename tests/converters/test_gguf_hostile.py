@@ -105,6 +105,7 @@ def test_all_that_is_unsupported_is_listed_at_once() -> None:
         "attention to later positions", "tokenizer.ggml.pre 'another'", "tensor 'blk.0.ffn_up.weight' of kind IQ2_S",
         "tensor 'output.weight' of kind IQ2_S",
     ]  # fmt: skip
+    assert unsupported(Tiny("granite", rope__scaling__finetuned=False).data()) == ["granite without rotary embedding"]
     tiny = Tiny("llama", rope__scaling__type="dynamic")
     tiny.vector("blk.0.ffn_gate_inp", 24)
     assert unsupported(tiny.data()) == [

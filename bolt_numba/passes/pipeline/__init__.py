@@ -162,6 +162,15 @@ def _widen(graph: Graph, run: PipelineRun) -> bool:
     return widen_halves(graph)
 
 
+def _take_forms_apart(graph: Graph, run: PipelineRun) -> bool:
+    """Devices that compute on halves multiply those of GGUF files as any others."""
+    if run.halves and any(n.op.name in ("MatMulForm", "GatherForm") for each in nested(graph) for n in each.nodes):
+        from bolt_numba.passes.quantised.forms import take_forms_apart  # few models need it
+
+        take_forms_apart(graph)
+    return False
+
+
 def _dissolve(graph: Graph, run: PipelineRun) -> bool:
     """Parts of a stored graph for devices that the session lacks are what they were before."""
     if "Foreign" not in OPS:  # no process that has none pays for them
@@ -191,7 +200,7 @@ def _narrow(graph: Graph, run: PipelineRun) -> bool:
 
 STAGES: tuple[Stage, ...] = (
     # fold, drop, one spelling per idea; arithmetic in f32
-    Stage("canonical", (_dissolve, (*CLEAN, *control.LOOPS, *einsum.RULES, exact_floats), _widen)),
+    Stage("canonical", (_dissolve, _take_forms_apart, (*CLEAN, *control.LOOPS, *einsum.RULES, exact_floats), _widen)),
     # gelu, norms, attention; constants into weights
     Stage("recognise", (_KNOWN, _ABSORBED)),
     # conversions between integers and floats; what stays of them is folded

@@ -157,7 +157,8 @@ class GraphWriter:
         except NoSpellingError as error:
             reason = f": {error}" if str(error) else ""
             self.model.missing.append(f"{node.op.name} at node '{node.name}'{reason}")
-            results = (_NOTHING,) * len(node.outputs)
+            # Names, so that what reads them is written, and lacks nothing of its own.
+            results = tuple(self.model.term(self.model.unique(v.name), v.type) for v in node.outputs)
         wanted = [held.get(id(v)) for v in node.outputs]
         made = {name for proto in self.nodes[start:] for name in proto.output}
         if all(r.name in made for r in results):
@@ -334,12 +335,10 @@ class GraphWriter:
     def _operand(self, value: Value | None) -> Named:
         if value is None:
             return _NOTHING
-        if id(value) in self.terms:
-            return self.terms[id(value)]
-        if value.const is None:
-            return _NOTHING  # of a node that has no spelling; the error comes at the end
-        made = self.terms[id(value)] = self.const(value.const, value.name)
-        return made
+        if id(value) not in self.terms:
+            assert value.const is not None, "nodes come before those that read them"
+            self.terms[id(value)] = self.const(value.const, value.name)
+        return self.terms[id(value)]
 
     def const(self, array: Any, name: str = "") -> Named:
         """A constant, one for all arrays of equal content."""
