@@ -1,4 +1,4 @@
-"""The command that makes vectors of texts."""
+"""The commands that make vectors of texts, and texts of speech."""
 
 from __future__ import annotations
 
@@ -62,6 +62,26 @@ def embed(
                 made.append(found)
         if written is not None:
             np.save(written, np.concatenate(made[1:] or made))
+
+
+@takes_options()
+def transcribe(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A folder of Optimum with a model of Whisper's type.")],
+    sounds: Annotated[list[Path], typer.Argument(metavar="WAV...", help="Files of sound.")],
+    language: Annotated[str | None, typer.Option("--language", help="Such as en; else what the model hears.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="transcribe, or translate for English.")] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="A line for each part, with its seconds.")] = False,
+    options: Mapping[str, Any] = {},
+) -> None:
+    """Write what is said in files of sound, a line for each."""
+    from bolt_numba.text import Transcriber
+
+    with console.progress(f"compiling {model.name}"):
+        transcriber = Transcriber(model, **options)
+    for sound in sounds:
+        made = transcriber.transcribe(sound, language=language, task=task, timestamps=timestamps or None)
+        rows = [f"{part.start:8.2f} {part.end:8.2f}  {part.text.strip()}" for part in made.parts]
+        console.write("\n".join(rows) if timestamps else made.text)
 
 
 def _lines(path: Path) -> Iterator[str]:

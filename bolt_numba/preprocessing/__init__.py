@@ -19,11 +19,11 @@ from bolt_numba.ir.graph import Graph, Node, Value
 from bolt_numba.ir.sizes import inferred
 from bolt_numba.passes.pipeline import deep_clone
 from bolt_numba.preprocessing.audio import Audio
-from bolt_numba.preprocessing.decode import open_image
+from bolt_numba.preprocessing.decode import open_image, open_sound
 from bolt_numba.preprocessing.image import Image
 from bolt_numba.preprocessing.warp import Warp, matrix_of
 
-__all__ = ["Audio", "Image", "Steps", "Warp", "matrix_of", "open_image", "with_preprocessing"]
+__all__ = ["Audio", "Image", "Steps", "Warp", "matrix_of", "open_image", "open_sound", "with_preprocessing"]
 
 
 class Steps(Protocol):

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bolt_numba.text.answers import Answer, Generation, TextPiece
+    from bolt_numba.text.encoded.transcriber import SpokenPart, Transcriber, Transcript
+    from bolt_numba.text.encoded.translator import TranslatedText, Translator
     from bolt_numba.text.encoder import Encoder
     from bolt_numba.text.generator import Generator
     from bolt_numba.text.sampling import Likely, Sampling
     from bolt_numba.text.tokens import PromptLengthError, TokenRow, TruncationWarning
-    from bolt_numba.text.translator import TranslatedText, Translator
 
 _HOME = {
     "Answer": "answers", "Encoder": "encoder", "Generation": "answers", "Generator": "generator", "Likely": "sampling",
     "PromptLengthError": "tokens",
-    "TextPiece": "answers", "Sampling": "sampling", "TokenRow": "tokens", "TranslatedText": "translator",
-    "Translator": "translator", "TruncationWarning": "tokens",
+    "TextPiece": "answers", "Sampling": "sampling", "SpokenPart": "encoded.transcriber", "TokenRow": "tokens",
+    "Transcriber": "encoded.transcriber", "Transcript": "encoded.transcriber", "TranslatedText": "encoded.translator",
+    "Translator": "encoded.translator", "TruncationWarning": "tokens",
 }  # fmt: skip
 """Where each name lives; a program that only embeds does without what generates."""
 __all__ = [
@@ -31,8 +33,11 @@ __all__ = [
     "Likely",
     "PromptLengthError",
     "Sampling",
+    "SpokenPart",
     "TextPiece",
     "TokenRow",
+    "Transcriber",
+    "Transcript",
     "TranslatedText",
     "Translator",
     "TruncationWarning",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bolt_numba.errors import OptionError
-from bolt_numba.text.beams import BeamSearch, BeamSettings
+from bolt_numba.text.encoded.beams import BeamSearch, BeamSettings
 from bolt_numba.text.sampling import logprobs
 from tests.text.golden_beams import CASES, END, FILE, LONGEST, START, WORDS, logits, table
 

@@ -10,7 +10,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.errors import DataError, DTypeError, InvalidModelError, OptionError
-from bolt_numba.text.beams import BeamSearch, BeamSettings
+from bolt_numba.text.encoded.beams import BeamSearch, BeamSettings
 from tests.text.translators import ALONE, END, MERGED, PAIR, START, folder
 
 pytest.importorskip("tokenizers")
@@ -65,6 +65,21 @@ def test_it_finds_what_a_plain_search_finds(translator: Any, settings: dict[str,
 def test_a_text_may_begin_with_other_tokens(translator: Any) -> None:
     whole = translator.translate(TEXTS[0], num_beams=1, max_tokens=6).tokens
     assert translator.translate(TEXTS[0], [START, *whole[:2]], num_beams=1, max_tokens=4).tokens == whole[2:]
+
+
+def test_the_length_that_files_say_counts_what_comes_first(translator: Any, tmp_path: Path) -> None:
+    assert len(translator.translate(TEXTS[0], num_beams=1, min_tokens=99).tokens) == 12 - 1
+    begun = translator.translate(TEXTS[0], [START, *[7] * 4], num_beams=1, min_tokens=99)
+    assert len(begun.tokens) == 12 - 5
+    plain = bn.text.Translator(folder(tmp_path / "model", PAIR, max_length=None))
+    assert plain.settings["max_tokens"] == 20  # transformers makes as many where nobody says
+
+
+def test_sizes_are_what_the_file_calls_alike(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A merged decoder names the length of what was encoded in several inputs, of which the first run has none."""
+    with caplog.at_level("INFO"):
+        bn.text.Translator(folder(tmp_path / "model", MERGED), threads=1).translate(TEXTS[0])
+    assert "dimension" not in caplog.text
 
 
 def test_what_cannot_be_is_told(translator: Any, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def attended(b: Writer, name: str, q: str, k: str, v: str, causal: bool) -> str:
 def given(pasts: bool, hidden: bool = True) -> list[Any]:
     inputs = [value("input_ids", ["b", "s"], T.INT64), value("encoder_attention_mask", ["b", "e"], T.INT64)]
     inputs += [value("encoder_hidden_states", ["b", "e", HIDDEN])] if hidden else []
-    rooms = {"decoder": "p", "encoder": "e2"}
+    rooms = {"decoder": "p", "encoder": "e"}
     if pasts:
         inputs += [value(f"past_key_values.{n}", ["b", HEADS, rooms[n.split(".")[1]], SIZE]) for n in SIDES]
     return inputs

@@ -27,7 +27,8 @@ class BeamSettings:
     texts have ended; False: when those under way are no likelier at their length; "never": when none can become so.
     no_repeat_ngram_size: so many tokens do not follow each other twice; 0: they may.  min_tokens: none ends before.
     never, at_first: tokens that are not chosen, at all or as the first.  begin_with, end_with: the first token, and the
-    last where nothing else ends a text; None: any.
+    last where nothing else ends a text; None: any.  times: tokens from this one on are times, one at the begin and two
+    between parts, which do not go back; None: there are none.  latest: of them, that the first may be at most.
     """
 
     max_tokens: int = 256
@@ -40,6 +41,8 @@ class BeamSettings:
     at_first: Sequence[int] = ()
     begin_with: int | None = None
     end_with: int | None = None
+    times: int | None = None
+    latest: int | None = None
 
     def __post_init__(self) -> None:
         count_of("max_tokens", self.max_tokens)
@@ -58,15 +61,17 @@ class BeamSettings:
         tokens: Any = [
             *self.never,
             *self.at_first,
-            *(one for one in (self.begin_with, self.end_with) if one is not None),
+            *(one for one in (self.begin_with, self.end_with, self.times, self.latest) if one is not None),
         ]
         if odd := [one for one in tokens if type(one) is not int or one < 0]:
-            raise OptionError(f"never, at_first, begin_with, end_with: got {odd[0]!r:.80}, wanted tokens")
+            raise OptionError(f"never, at_first, begin_with, end_with, times: got {odd[0]!r:.80}, wanted tokens")
 
     def bound(self, scores: Array, tokens: Sequence[int], first: int, ends: frozenset[int]) -> None:
         """Put what may not follow these tokens out of reach.  first: how many of them the text was begun with."""
         made = len(tokens) - first
-        if max(*self.never, *self.at_first, *ends, self.begin_with or 0, self.end_with or 0, 0, 0) >= len(scores):
+        if max(*self.never, *self.at_first, *ends, self.begin_with or 0, self.end_with or 0, self.times or 0, 0) >= len(
+            scores
+        ):
             raise OptionError(f"never, at_first, begin_with, end_with: got more, wanted tokens below {len(scores)}")
         forced = self.begin_with if made == 0 else self.end_with if made == self.max_tokens - 1 else None
         size = self.no_repeat_ngram_size
@@ -81,6 +86,23 @@ class BeamSettings:
             scores[forced] = 0.0
         begins = made == (self.begin_with is not None)
         scores[[*self.never, *(self.at_first if begins else ())]] = -math.inf
+        if self.times is not None:
+            self._bound_times(scores, tokens[first:], self.times, min(ends, default=0))
+
+    def _bound_times(self, scores: Array, made: Sequence[int], first: int, end: int) -> None:
+        """As Whisper was trained: times begin and end parts, and come where they are likelier than any word."""
+        scores[first - 1] = -math.inf  # a text with times was not asked for
+        times = [token for token in made if token >= first]
+        is_time, was_time = (len(made) < n or made[-n] >= first for n in (1, 2))
+        if not made:
+            scores[:first] = -math.inf
+            scores[len(scores) if self.latest is None else first + self.latest + 1 :] = -math.inf
+        elif is_time:
+            scores[slice(first, None) if was_time else slice(0, end)] = -math.inf
+        if times:
+            scores[first : times[-1] + (was_time or not is_time)] = -math.inf
+        if np.logaddexp.reduce(scores[first:]) > scores[:first].max(initial=-math.inf):
+            scores[:first] = -math.inf
 
 
 class BeamSearch:

@@ -17,8 +17,8 @@ from bolt_numba.base.errors import DataError, DTypeError, InvalidModelError, Opt
 from bolt_numba.base.options import not_among
 from bolt_numba.base.types import Array
 from bolt_numba.compiling import compile
-from bolt_numba.text.beams import BeamSearch, BeamSettings
 from bolt_numba.text.decoders import BRANCH, IDS, LOGITS, PAST, PRESENT
+from bolt_numba.text.encoded.beams import BeamSearch, BeamSettings
 from bolt_numba.text.layout import TOKENIZER, path_of, settings_of
 from bolt_numba.text.opened import CONFIG, GENERATION
 from bolt_numba.text.tokens import TextTokenizer
@@ -56,20 +56,16 @@ class CrossDecoder:
     """The decoder of a folder of Optimum: texts under way, which all look at one thing that was encoded.
 
     first, later: graphs for a run without a past, and with one; the same where they are merged.  later: None: there is
-    no past, and each run computes all tokens.  tokens: that are computed.
+    no past, and each run computes all tokens.  hidden: [1, length, width] · mask: i64[1, length], of what was encoded.
     """
 
-    def __init__(self, first: Session, later: Session | None) -> None:
+    def __init__(self, first: Session, later: Session | None, hidden: Array, mask: Array) -> None:
         self.first, self.later = first, later
-        self.encoded: dict[str, Array] = {}
+        self.encoded = {HIDDEN: hidden, "encoder_attention_mask": mask}
         self.past: dict[str, Array] = {}
         names = {spec.name for spec in first.inputs} | {spec.name for spec in first.outputs}
         if not {IDS, LOGITS} <= names:
             raise InvalidModelError(f"{first}: got {sorted(names)[:8]}, wanted {IDS} and {LOGITS}")
-
-    def begin(self, hidden: Array, mask: Array) -> None:
-        """Look at something else.  hidden: [1, length, width] · mask: i64[1, length]."""
-        self.encoded, self.past = {HIDDEN: hidden, "encoder_attention_mask": mask}, {}
 
     def run(self, tokens: Sequence[Sequence[int]], sources: Sequence[int]) -> Array:
         """Logits f32[texts, vocabulary] behind the last token of each.
@@ -77,12 +73,17 @@ class CrossDecoder:
         sources: which of the texts of the run before each goes on from.  Raises what a run of the session does.
         """
         session = self.later if self.past and self.later is not None else self.first
-        self.past = {name: array[[*sources]] for name, array in self.past.items()}
+        is_same = [*sources] == [*range(len(tokens))]
+        self.past = {
+            name: array if len(array) == len(tokens) and (is_same or OF_ENCODER in name) else array[[*sources]]
+            for name, array in self.past.items()
+        }
+        if len(self.encoded[HIDDEN]) != len(tokens):
+            self.encoded = {name: np.repeat(array[:1], len(tokens), 0) for name, array in self.encoded.items()}
         ids = np.array([row[-1:] if self.past else row for row in tokens])
         place = len(tokens[0]) - ids.shape[1]
         given: dict[str, Any] = {
-            **{name: np.repeat(array, len(ids), 0) for name, array in self.encoded.items()},
-            IDS: ids, BRANCH: [bool(self.past)], "cache_position": np.arange(place, len(tokens[0])),
+            **self.encoded, IDS: ids, BRANCH: [bool(self.past)], "cache_position": np.arange(place, len(tokens[0])),
             "decoder_attention_mask": np.ones((len(ids), len(tokens[0]))), **self.past,
         }  # fmt: skip
         specs = {spec.name: spec for spec in session.inputs}
@@ -90,7 +91,8 @@ class CrossDecoder:
             shape: Any = specs[name].shape
             if not name.startswith(PAST) or shape is None or not all(isinstance(shape[i], int) for i in (1, 3)):
                 raise InvalidModelError(f"{session}: {name}: got {shape}, wanted an input that is known here")
-            given[name] = np.zeros((len(ids), shape[1], 0, shape[3]))  # the branch without a past does not look
+            length = self.encoded[HIDDEN].shape[1] if OF_ENCODER in name else 0  # as later, though nobody looks
+            given[name] = np.zeros((len(ids), shape[1], length, shape[3]), specs[name].dtype)
         made = session({name: np.asarray(given[name], spec.dtype) for name, spec in specs.items()})
         if self.later is not None:
             rows = {name: array for name, array in made.items() if name.startswith(PRESENT)}
@@ -132,9 +134,7 @@ class Translator:
     def _settings(self) -> tuple[dict[str, Any], list[int], list[int]]:
         """Fields of `BeamSettings`, tokens that texts begin with, and those that end them."""
         said, where = self._said, self.folder / GENERATION
-        for name, value in NEUTRAL.items():
-            if said.get(name, value) not in (value, None):
-                raise InvalidModelError(f"{where}: {name}: got {said[name]!r:.80}, wanted {value}")
+        want_neutral(where, said, NEUTRAL)
         made = {own: said[name] for name, own in SAID.items() if said.get(name) is not None}
         starts, ends = (
             [one] if type(one) is int else one for one in map(said.get, ("decoder_start_token_id", "eos_token_id"))
@@ -150,7 +150,7 @@ class Translator:
         made["never"] = [*made.get("never", ()), *(one for (one,) in words)]
         assert starts is not None, "they have been looked at"
         assert ends is not None, "likewise"
-        longest, least = said.get("max_length") or USUAL_LENGTH, said.get("min_length") or 0
+        longest, least = said.get("max_length") or USUAL_LENGTH + len(starts), said.get("min_length") or 0
         if type(longest) is not int or type(least) is not int:
             raise InvalidModelError(f"{where}: max_length, min_length: got {longest!r}, {least!r}, wanted numbers")
         made["max_tokens"] = said.get("max_new_tokens") or max(longest - len(starts), 1)
@@ -181,15 +181,27 @@ class Translator:
             if not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
                 raise DTypeError(f"source: got {given!r:.80}, wanted a text, texts, or arrays by name")
             return [self.translate(one, begin, **settings) for one in given]
-        if unknown := settings.keys() - vars(_USUAL).keys():
-            raise OptionError(not_among("settings", sorted(unknown), [*vars(_USUAL)]))
         begin = self.begin if begin is None else begin
         if not begin or not all(type(one) is int and one >= 0 for one in begin):
             raise OptionError(f"begin: got {begin!r:.80}, wanted tokens")
-        beams = BeamSearch(BeamSettings(**self.settings | settings), begin, self.ends)
-        feeds = self._inputs(source)
-        hidden, decoder = self.encoder(feeds)[0], CrossDecoder(self.first, self.later)
-        decoder.begin(hidden, feeds.get("attention_mask", np.ones(hidden.shape[:2], np.int64)))
+        beams = self._beams(begin, settings)
+        return self._found(self._reader(self._inputs(source)), beams)
+
+    def _beams(self, begin: Sequence[int], settings: Mapping[str, Any]) -> BeamSearch:
+        """A search; tokens before the first count where the files bound the whole."""
+        if unknown := settings.keys() - vars(_USUAL).keys():
+            raise OptionError(not_among("settings", sorted(unknown), [*vars(_USUAL)]))
+        more = 0 if self._said.get("max_new_tokens") else len(begin) - len(self.begin)
+        made = {**self.settings, "max_tokens": max(self.settings["max_tokens"] - more, 1), **settings}
+        return BeamSearch(BeamSettings(**made), begin, self.ends)
+
+    def _reader(self, feeds: Mapping[str, Array]) -> CrossDecoder:
+        """A decoder that looks at what the encoder makes of this."""
+        hidden = self.encoder(feeds)[0]
+        mask = feeds.get("attention_mask", np.ones(hidden.shape[:2], np.int64))
+        return CrossDecoder(self.first, self.later, hidden, mask)
+
+    def _found(self, decoder: CrossDecoder, beams: BeamSearch) -> TranslatedText:
         sources = [0]
         while not beams.is_done:
             sources = beams.step(decoder.run(beams.tokens, sources))
@@ -209,6 +221,13 @@ class Translator:
 
 
 _USUAL = BeamSettings()
+
+
+def want_neutral(where: Path, said: Mapping[str, Any], neutral: Mapping[str, Any]) -> None:
+    """Raises InvalidModelError where a file asks for what is not done here."""
+    for name, value in neutral.items():
+        if said.get(name, value) not in (value, None):
+            raise InvalidModelError(f"{where}: {name}: got {said[name]!r:.80}, wanted {value}")
 
 
 def _network(folder: Path, name: str) -> Path | None:
