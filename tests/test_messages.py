@@ -483,3 +483,13 @@ def test_verify_without_the_other_engine(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(judges, "make", make)
     with pytest.raises(bn.BoltError, match=r"^onnxruntime: .* Fail; against 'reference' no other engine is needed$"):
         bn.verify(doubled("x").SerializeToString(), "onnxruntime", shapes={"x": (1, 3)})
+
+
+def test_many_that_are_alike_have_one_line() -> None:
+    told = [f"MatMulForm at node 'n{i}'" for i in range(5)] + [f"Few at node 'f{i}': of f16" for i in range(4)]
+    error = bn.UnsupportedOpError("m", [*told, "architecture 'x'"])
+    assert error.items == (*told, "architecture 'x'")
+    assert str(error).splitlines() == [
+        "m: 10 unsupported:", "  MatMulForm at node 'n0', and 4 more like it", *(f"  {item}" for item in told[5:]),
+        "  architecture 'x'",
+    ]  # fmt: skip

@@ -10,8 +10,12 @@ import bolt_numba as bn
 from bench.caffe_nets import CaffeNet, ssd_heads
 from bolt_numba.arbitration import COARSE, DYNAMIC, INPUTS_DIFFER, TO_BYTES
 from bolt_numba.benchmark import bench
-from bolt_numba.errors import BoltError, InternalError
+from bolt_numba.errors import BoltError, InternalError, UnsupportedOpError
+from bolt_numba.ir.build import Builder
+from bolt_numba.ir.graph import Graph
+from bolt_numba.types import F32, TensorType
 from tests.formats import cases
+from tests.graphs import make
 
 pytest.importorskip("ai_edge_litert")
 
@@ -176,3 +180,11 @@ def test_a_format_that_an_engine_does_not_read_is_told(tmp_path: Path) -> None:
     pytest.importorskip("cv2")
     report = bench(tflite(tmp_path, "add/f32_act_relu$"), vs=["opencv"], seconds=0.1, processes=False)
     assert report.engines[1].error == "opencv: model: got a file of tflite, wanted one of caffe"
+
+
+def test_who_verifies_what_has_no_spelling_is_told_of_the_reference() -> None:
+    graph = Graph("g")
+    votes = Builder(graph)(make("PairwiseCoupling", classes=3), graph.add_input("p", TensorType(F32, (2, 3))))
+    graph.add_output(votes, "votes")
+    with pytest.raises(UnsupportedOpError, match=r"^g: as ONNX \(--against reference does without\): 1 unsupported"):
+        bn.verify(graph, against="onnxruntime")

@@ -5,7 +5,11 @@ Each has a section in docs/troubleshooting.md, which its docstring names.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+
+MOST_ALIKE = 4
+"""Unsupported nodes that differ by their names alone, each of which has a line of a message."""
 
 
 class BoltError(Exception):
@@ -106,19 +110,37 @@ class UnsupportedOpError(BoltError, NotImplementedError):
 
     Attributes
     ----------
-    items: one line per unsupported node, for example ``"MyOp (domain acme, opset 1) at node 'n3'"``.
+    items: one line per unsupported node, for example ``"MyOp (domain acme, opset 1) at node 'n3'"``.  The message has
+    one line for many that differ by their node alone.
     """
 
     def __init__(self, source: str, items: Sequence[str]) -> None:
         self.source = source
         self.items = tuple(items)
-        lines = "".join(f"\n  {item}" for item in self.items)
+        lines = "".join(f"\n  {line}" for line in _lines(self.items))
         if any(" (domain " in item or item.startswith("custom operator ") for item in self.items):
             lines += "\ndocs/own-operators.md says how a package adds operators of its own"
         super().__init__(f"{source}: {len(self.items)} unsupported:{lines}")
 
     def __reduce__(self) -> tuple[type, tuple[str, tuple[str, ...]]]:
         return type(self), (self.source, self.items)
+
+
+def _lines(items: Sequence[str]) -> list[str]:
+    """Items, of which the first stands for all where many are alike."""
+    counts, lines = Counter(map(_kind, items)), dict[object, str]()
+    for i, item in enumerate(items):
+        if (count := counts[kind := _kind(item)]) <= MOST_ALIKE:
+            lines[i] = item
+        else:
+            lines.setdefault(kind, f"{item}, and {count - 1} more like it")
+    return [*lines.values()]
+
+
+def _kind(item: str) -> tuple[str, str]:
+    """An item without the name of its node."""
+    what, _, rest = item.partition(" at node ")
+    return what, rest.rpartition("'")[2]
 
 
 for _error in [v for v in globals().values() if isinstance(v, type)]:

@@ -123,7 +123,7 @@ def _show(report: benchmark.BenchReport) -> None:
         once = [console.milliseconds(e.load_s), console.milliseconds(e.first_run_s)]
         rows.append([e.engine, *times, ratio, *once, console.mebibytes(e.peak_rss_bytes)])
     columns = ("engine", "min ms", "median ms", "p90 ms", "times ours", "load ms", "first run ms", "peak MiB")
-    shapes = ", ".join(f"{n} {list(s)}" for n, s in report.shapes.items())
+    shapes = ", ".join(map(" ".join, console.folded([(n, str(list(s))) for n, s in report.shapes.items()])))
     how = "" if report.precision == "f32" else f", {report.precision} where an engine has it"
     how += "" if report.numerics == "default" else f", ours {report.numerics}"
     console.table(f"{report.model}, {report.threads} thread(s), {shapes}{how}", columns, rows, right=columns[1:])

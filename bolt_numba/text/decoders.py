@@ -67,7 +67,8 @@ class Decoder(ABC):
         wanted = {LOGITS, *self.presents.values()}
         if IDS not in self.inputs or not self.presents or not wanted <= {*outputs}:
             got = f"inputs {[*self.inputs][:8]} and outputs {outputs[:4]}"
-            raise InvalidModelError(f"{session}: got {got}, wanted {IDS}, {PAST}*, and {LOGITS}, {PRESENT}*")
+            names = f"{IDS}, {PAST}*, and {LOGITS}, {PRESENT}*"
+            raise InvalidModelError(f"{session}: got {got}, wanted {names}: a decoder that was exported with its past")
 
     def want_inputs(self, *known: str) -> None:
         """Raises InvalidModelError for an input that the layout does not have."""
