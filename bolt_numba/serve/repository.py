@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,8 @@ SUFFIXES = (".bolt", ".gguf", ".onnx", ".tflite", ".pdmodel", ".json", ".prototx
 """Of files named ``model``, the one that is read first."""
 ALONE = (".bolt", ".gguf", ".onnx", ".tflite")
 """Of files that are models by themselves, in a folder of models."""
+LATER = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
+"""What files end with that the first one of a model opens."""
 WEIGHTS = {".prototxt": ".caffemodel"}
 READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"
 MOST_NAMES = 10
@@ -95,7 +98,7 @@ def _served_in(folder: Path) -> dict[str, Path]:
 
 def _models_in(folder: Path) -> dict[str, Path]:
     """Files that are models, and folders, by names; of one name a folder wins, then the order of `ALONE`."""
-    there = [p for p in folder.glob("*") if not p.name.startswith((".", "_"))]
+    there = [p for p in folder.glob("*") if not p.name.startswith((".", "_")) and not LATER.search(p.name)]
     files = {p.stem: p for suffix in reversed(ALONE) for p in there if p.suffix == suffix and p.is_file()}
     return files | {p.name: p for p in there if p.is_dir()}
 

@@ -28,6 +28,7 @@ from bolt_numba.serve.repository import is_repository
 from bolt_numba.serve.settings import settings_of
 from bolt_numba.text import Generator
 from bolt_numba.text.answers import Answer
+from tests.gguf_files import Tiny
 from tests.serve.serving import Running, running
 from tests.serve.test_rest import ask
 from tests.small import add, save_model, softmax
@@ -402,6 +403,14 @@ def test_files_in_a_folder_are_models(tmp_path: Path) -> None:
         (tmp_path / "new.onnx").unlink()
         server.do(repository.look(anew=False))
         assert sorted(repository.models) == ["sum", "twice"]
+
+
+def test_later_files_of_a_model_are_none_themselves(tmp_path: Path) -> None:
+    parts = [f"large-{i:05d}-of-00003.gguf" for i in (1, 2, 3)]
+    for name in (*parts, "small.gguf"):
+        (tmp_path / name).write_bytes(Tiny("llama").data())
+    with running(tmp_path) as server:
+        assert sorted(server.server.repository.models) == [parts[0].removesuffix(".gguf"), "small"]
 
 
 def test_nothing_is_kept_of_versions_that_are_gone(tmp_path: Path) -> None:
