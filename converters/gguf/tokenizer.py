@@ -32,6 +32,7 @@ _CASES = "|".join(
 _MARKS = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _TAIL
 _RULES: dict[tuple[str, ...], tuple[str, ...]] = {
     (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"): ("default",),
+    (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"): ("falcon",),
     (_GPT2,): ("gpt-2", "phi-2", "mpt", "olmo", "jais"),
     (r"\p{N}", _GPT2): ("smollm", "starcoder", "refact", "command-r", "codeshell"),
     (_WORDS % "{1,3}",): ("llama3", "llama-v3", "llama-bpe", "falcon3", "dbrx", "smaug-bpe"),

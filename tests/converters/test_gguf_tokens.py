@@ -22,6 +22,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "text" / "smollm2.json"
 TEXT = "I'LL see\n\n  café x2 = 12345;\tdon't! "
 CUTS = {
     "default": "I|'|LL| see|\n\n | café| x|2| |=| |123|45|;|\t|don|'|t|!| ",
+    "falcon": "I|'|LL| see|\n\n | café| x|2| |=| |123|45|;|\t|don|'|t|!| ",
     "gpt-2": "I|'|LL| see|\n\n | café| x|2| =| 12345|;|\t|don|'t|!| ",
     "smollm": "I|'|LL| see|\n\n | café| x|2| =| |1|2|3|4|5|;|\t|don|'t|!| ",
     "llama-bpe": "I|'LL| see|\n\n| | café| x|2| =| |123|45|;|\tdon|'t|!| ",
