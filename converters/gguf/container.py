@@ -23,18 +23,8 @@ Data: TypeAlias = "bytes | memoryview"
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 SCALARS: dict[int, AnyDType] = {
-    0: U8,
-    1: I8,
-    2: U16,
-    3: I16,
-    4: U32,
-    5: I32,
-    6: F32,
-    7: BOOL,
-    10: U64,
-    11: I64,
-    12: F64,
-}
+    0: U8, 1: I8, 2: U16, 3: I16, 4: U32, 5: I32, 6: F32, 7: BOOL, 10: U64, 11: I64, 12: F64
+}  # fmt: skip
 """Kinds of values that are numbers."""
 TEXT, ARRAY = 8, 9
 """The other kinds."""
@@ -75,10 +65,13 @@ class Gguf:
         """A key's text, or its default.  Raises InvalidModelError."""
         found = self.values.get(key, default)
         if not isinstance(found, str):
-            raise InvalidModelError(
-                f"{self.file}: key '{key}': got {'none' if found is None else found}, wanted a text"
-            )
+            raise InvalidModelError(f"{self.file}: key '{key}': got {shown(found)}, wanted a text")
         return found
+
+
+def shown(found: object) -> str:
+    """What a key has, for messages."""
+    return "none" if found is None else f"{found!s:.40}"
 
 
 def read_container(data: Data, file: str) -> Gguf:

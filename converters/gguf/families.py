@@ -9,7 +9,7 @@ import numpy as np
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.records import record
 from bolt_numba.base.types import F32, Array
-from bolt_numba.converters.gguf.container import Gguf
+from bolt_numba.converters.gguf.container import Gguf, shown
 
 MOST_LAYERS, MOST_SIZE, MOST_POSITIONS = 1 << 12, 1 << 24, 1 << 31
 """Layers, elements of a row, and positions that a decoder has at most."""
@@ -136,14 +136,14 @@ class DecoderSizes:
                 self.unsupported.append(f"{key} that differs between layers")
             found = found[0].item()
         fits = type(found) is int and (0 < found <= most or found == default)
-        self._want(fits, key, _shown(found), f"a whole number from 1 to {most}")
+        self._want(fits, key, shown(found), f"a whole number from 1 to {most}")
         return int(found)  # type: ignore[arg-type]  # it fits
 
     def real(self, key: str, default: float) -> float:
         """A finite number that is not negative, or its default."""
         found = self.values.get(f"{self.arch}.{key}", default)
         fits = type(found) in (int, float) and 0 <= found < math.inf
-        self._want(fits, key, _shown(found), "a finite number that is not negative")
+        self._want(fits, key, shown(found), "a finite number that is not negative")
         return float(found)
 
     def _want(self, holds: bool, key: str, got: object, wanted: str) -> None:
@@ -197,7 +197,3 @@ class DecoderSizes:
         """Which pair of elements turns so many times in the first context."""
         at = self.first_context / (2 * math.pi * max(turns, 1e-9))
         return self.turned * math.log(at) / (2 * math.log(base))
-
-
-def _shown(found: object) -> str:
-    return "none" if found is None else f"{found!s:.40}"

@@ -47,17 +47,9 @@ WHOLE = ("llama3", "llama-v3", "llama-bpe", "falcon3", "tekken")
 BEGINS = ("llama3", "llama-v3", "llama-bpe", "tekken")
 """Where texts begin with a token of their own, unless a file says otherwise."""
 ENDS = (
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<EOT>",
-    "<|eom_id|>",
-    "<|return|>",
-    "<|call|>",
-)
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "<|eom_id|>",
+    "<|return|>", "<|call|>",
+)  # fmt: skip
 """Texts of control tokens that end an answer."""
 PARTLY = {"<|end|>": {"<|return|>", "<|call|>"}}
 """Those that only end a part of it where a vocabulary has these, too."""

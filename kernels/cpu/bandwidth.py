@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bolt_numba.base.huge_pages import LINE
 from bolt_numba.kernels.cpu.language.lang import BYTES, prefetch, splat, split, vload, vstore
 from bolt_numba.kernels.jit import I64, PTR, native
 
@@ -11,7 +12,6 @@ STREAMS = 4
 """Vectors that are read in a round, and added up apart."""
 AHEAD = 16 << 10
 """Bytes between what is read and what is fetched for later; two cores gain a sixth by it."""
-LINE = 64
 
 
 @native(x=PTR, y=PTR, n=I64, extents=lambda a: {"x": STREAMS * BYTES * a.n, "y": BYTES * a.threads})
