@@ -96,25 +96,35 @@ def _parameter(name: str) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, _flag(name)])
 
 
-def takes_options(*only: str, without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def flag(name: str, kind: Any, default: Any, told: str, **more: Any) -> Parameter:
+    """A flag for `takes_options`."""
+    option = typer.Option(f"--{name.replace('_', '-')}", help=told, **more)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+def takes_options(
+    *only: str, without: Sequence[str] = (), **groups: Sequence[Parameter]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command a flag for each option of sessions, in the place of its parameter ``options``.
 
     only: those that it takes; none: all that have a flag, but ``without``.  The command gets them as keywords of
-    `bolt_numba.compile`.
+    `bolt_numba.compile`.  groups: flags in the place of other parameters, each of which gets their values by name.
     """
     names = only or tuple(name for name, option in OPTIONS.items() if option.help and name not in without)
+    flags: dict[str, Sequence[Parameter]] = {"options": [*map(_parameter, names)], **groups}
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def called(**given: Any) -> None:
-            values = {name: given.pop(name) for name in names}
-            command(**given, options={n: _SPELLED[n][2](v) if n in _SPELLED else v for n, v in values.items()})
+            made = {name: {one.name: given.pop(one.name) for one in group} for name, group in flags.items()}
+            options = {n: _SPELLED[n][2](v) if n in _SPELLED else v for n, v in made.pop("options").items()}
+            command(**given, **made, options=options)
 
         own = signature(command)
         made: list[Parameter] = []
         for each in own.parameters.values():
-            if each.name == "options":
-                made += map(_parameter, names)
+            if each.name in flags:
+                made += flags[each.name]
             else:
                 kind = eval(each.annotation, command.__globals__)
                 made.append(each.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind))

@@ -14,7 +14,7 @@ import typer
 from bolt_numba.base.errors import DataError
 from bolt_numba.base.files.regular import read_text
 from bolt_numba.cli import console
-from bolt_numba.cli.options import takes_options
+from bolt_numba.cli.options import flag, takes_options
 
 if TYPE_CHECKING:
     from bolt_numba.text import Generation, Generator
@@ -33,85 +33,58 @@ Model: TypeAlias = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A file of GGUF, or a folder of onnxruntime-genai or Optimum.")
 ]
 MaxTokens: TypeAlias = Annotated[int, typer.Option("--max-tokens", min=1, help="Of the text that is made.")]
-Greedy: TypeAlias = Annotated[bool, typer.Option("--greedy", help="The likeliest token each time.")]
-Temperature: TypeAlias = Annotated[
-    float | None, typer.Option("--temperature", min=0, help=f"0: as --greedy. {ELSE}, or {USUAL['temperature']}.")
-]
-TopK: TypeAlias = Annotated[
-    int | None, typer.Option("--top-k", min=0, help=f"Of so many of the likeliest; 0: of all. {ELSE}.")
-]
-TopP: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        "--top-p", min=0, max=1, help=f"Of the likeliest that have this together. {ELSE}, or {USUAL['top_p']}."
+SETTINGS = (
+    flag("greedy", bool, False, "The likeliest token each time."),
+    flag("temperature", float | None, None, f"0: as --greedy. {ELSE}, or {USUAL['temperature']}.", min=0),
+    flag("top_k", int | None, None, f"Of so many of the likeliest; 0: of all. {ELSE}.", min=0),
+    flag(
+        "top_p", float | None, None, f"Of the likeliest that have this together. {ELSE}, or {USUAL['top_p']}.",
+        min=0, max=1,
     ),
-]
-MinP: TypeAlias = Annotated[
-    float | None, typer.Option("--min-p", min=0, max=1, help=f"Of those with this share of the likeliest's. {ELSE}.")
-]
-Penalty: TypeAlias = Annotated[
-    float | None, typer.Option("--repetition-penalty", min=0.01, help=f"Above 1: repeat less. {ELSE}.")
-]
-SeedOf: TypeAlias = Annotated[int | None, typer.Option("--seed", min=0, help="The same gives the same text.")]
-Context: TypeAlias = Annotated[
-    int | None, typer.Option("--context", min=2, help="Tokens of a text, its prompt included.")
-]
-LookUpOf: TypeAlias = Annotated[
-    bool, typer.Option("--look-up", help="Guess tokens from what was there: the same text, sooner.")
-]
+    flag("min_p", float | None, None, f"Of those with this share of the likeliest's. {ELSE}.", min=0, max=1),
+    flag("repetition_penalty", float | None, None, f"Above 1: repeat less. {ELSE}.", min=0.01),
+    flag("seed", int | None, None, "The same gives the same text.", min=0),
+)  # fmt: skip
+"""How tokens are chosen."""
+CONTEXT = flag("context", int | None, None, "Tokens of a text, its prompt included.", min=2)
+LOOK_UP = flag("look_up", bool, False, "Guess tokens from what was there: the same text, sooner.")
 
 
-@takes_options(without=("stages",))
+@takes_options(without=("stages",), settings=SETTINGS, more=(CONTEXT, LOOK_UP))
 def generate(
     model: Model,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="A text to go on with; -: standard input.")],
     max_tokens: MaxTokens = 256,
-    greedy: Greedy = False,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    repetition_penalty: Penalty = None,
-    seed: SeedOf = None,
+    settings: Mapping[str, Any] = {},
     stop: Annotated[list[str], typer.Option("--stop", help="A text that ends it; may be given several times.")] = [],
     schema: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="A schema that it follows.")] = None,
     grammar: Annotated[Path | None, typer.Option("--grammar", metavar="FILE", help="A grammar of Lark.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="PROMPT is a message, which the model answers.")] = False,
-    context: Context = None,
-    look_up: LookUpOf = False,
+    more: Mapping[str, Any] = {},
     options: Mapping[str, Any] = {},
 ) -> None:
     """Go on with a text, as the model would."""
-    settings = _settings(max_tokens, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    settings |= {"stop": stop, "json_schema": _read(schema), "grammar": _read(grammar)}
+    how = {"stop": stop, "json_schema": _read(schema), "grammar": _read(grammar), **_how(max_tokens, settings)}
     text = _typed().removesuffix("\n") if prompt == "-" else prompt  # `echo` adds it, and models go on otherwise then
-    with _opened(model, context=context, look_up=look_up, **options) as made:
+    with _opened(model, **more, **options) as made:
         if chat:
-            _answer(made, [{"role": "user", "content": text}], settings)
+            _answer(made, [{"role": "user", "content": text}], how)
         else:
-            _stream(made, text, settings)
+            _stream(made, text, how)
 
 
-@takes_options(without=("stages",))
+@takes_options(without=("stages",), settings=SETTINGS, more=(CONTEXT, LOOK_UP))
 def chat(
     model: Model,
     system: Annotated[str | None, typer.Option("--system", help="What the model is told first.")] = None,
     max_tokens: MaxTokens = 1024,
-    greedy: Greedy = False,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    repetition_penalty: Penalty = None,
-    seed: SeedOf = None,
-    context: Context = None,
-    look_up: LookUpOf = False,
+    settings: Mapping[str, Any] = {},
+    more: Mapping[str, Any] = {},
     options: Mapping[str, Any] = {},
 ) -> None:
     """Chat with a model: a line is a message, Ctrl-C ends an answer, /exit the chat."""
-    settings = _settings(max_tokens, greedy, temperature, top_k, top_p, min_p, repetition_penalty, seed)
-    first = [] if system is None else [{"role": "system", "content": system}]
-    with _opened(model, context=context, look_up=look_up, **options) as made:
+    how, first = _how(max_tokens, settings), [] if system is None else [{"role": "system", "content": system}]
+    with _opened(model, **more, **options) as made:
         made.template  # noqa: B018  # a model without one is told before anybody types
         said = [*first]
         if sys.stdin.isatty():
@@ -122,19 +95,19 @@ def chat(
             elif COMMAND.fullmatch(line):
                 console.note(KEYS)
             elif line.strip():
-                said = _turn(made, said, line, len(first), settings)
+                said = _turn(made, said, line, len(first), how)
 
 
-@takes_options(without=("stages",))
+@takes_options(without=("stages",), more=(CONTEXT,))
 def perplexity(
     model: Model,
     text: Annotated[Path, typer.Argument(metavar="TEXT", help="A file of text; -: standard input.")],
-    context: Context = None,
+    more: Mapping[str, Any] = {},
     options: Mapping[str, Any] = {},
 ) -> None:
     """Say how badly a model guesses a text: less is better, such as before and after weights were quantised."""
     given = _typed() if str(text) == "-" else _read(text) or ""
-    with _opened(model, context=context, **options) as made:
+    with _opened(model, **more, **options) as made:
         console.write(f"{made.perplexity(given):.4f}")
 
 
@@ -152,11 +125,11 @@ def _turn(
         return before
 
 
-def _settings(max_tokens: int, greedy: bool, temperature: float | None, *rest: Any) -> dict[str, Any]:
+def _how(max_tokens: int, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the command asks for."""
-    names = ("top_k", "top_p", "min_p", "repetition_penalty", "seed")
-    how = {"max_tokens": max_tokens, "temperature": 0.0 if greedy else temperature}
-    return {name: value for name, value in (how | dict(zip(names, rest, strict=True))).items() if value is not None}
+    how = {"max_tokens": max_tokens, **settings}
+    how |= {"temperature": 0.0} if how.pop("greedy") else {}
+    return {name: value for name, value in how.items() if value is not None}
 
 
 def _opened(model: Path, **options: Any) -> Generator:
@@ -168,11 +141,14 @@ def _opened(model: Path, **options: Any) -> Generator:
 
 def _typed() -> str:
     """Standard input; what is no UTF-8 is read as U+FFFD."""
-    return sys.stdin.buffer.read(MOST_BYTES).decode(errors="replace")
+    found = sys.stdin.buffer.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise DataError(f"standard input: got more than {MOST_BYTES} bytes, wanted at most as many")
+    return found.decode(errors="replace")
 
 
 def _read(file: Path | None) -> str | None:
-    return None if file is None else read_text(file, MOST_BYTES, f"at most {MOST_BYTES}")
+    return None if file is None else read_text(file, MOST_BYTES, "a text")
 
 
 def _fits(made: Generator, said: Sequence[Mapping[str, Any]]) -> bool:
