@@ -34,10 +34,15 @@ EIGHT_BITS = f"; 8 bits: bn.compile(model, precision={INT8!r}, calibration=input
 """What is said to who asks for another precision."""
 
 
-def count_of(what: str, given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-        raise OptionError(f"{what}: got {given!r:.80}, wanted a whole number from 1")
+def count_of(what: str, given: Any, least: int = 1) -> int:
+    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < least:
+        raise OptionError(f"{what}: got {given!r:.80}, wanted a whole number from {least}")
     return int(given)
+
+
+def want_number(what: str, given: Any, least: float, most: float) -> None:
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not least <= given <= most:
+        raise OptionError(f"{what}: got {given!r:.80}, wanted a number from {least:g} to {most:g}")
 
 
 def flag_of(what: str, given: Any) -> bool:

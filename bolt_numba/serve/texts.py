@@ -12,6 +12,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from bolt_numba.base.errors import BoltError
 from bolt_numba.serve.calls import Tools, calls_within, told_calls
 from bolt_numba.serve.errors import RequestError, failure, shown, want_few
 from bolt_numba.serve.openai import CHAT, COMPLETION, given_in, told
+from bolt_numba.text.answers import FAILED
 from bolt_numba.text.tokens import PromptLengthError
 
 if TYPE_CHECKING:
@@ -171,7 +173,7 @@ class CompletionRequest(TextRequest):
     def prompts_of(self, asked: Mapping[str, Any]) -> list[Any]:
         given = asked.get("prompt", "")
         found = [given] if isinstance(given, str) or (given and type(given[0]) is int) else given
-        if not found or not all(isinstance(one, (str, list)) for one in found):
+        if not found or not all(isinstance(one, str) or _are_tokens(one) for one in found):
             raise RequestError(f"prompt: got {shown(given)}, wanted a text, a list of texts, tokens, or lists of them")
         return list(found)
 
@@ -185,6 +187,10 @@ class CompletionRequest(TextRequest):
                 "text_offset": [*accumulate(map(len, texts), initial=made.offset)][:-1],
             }  # fmt: skip
         return {"index": index, "text": made.text, "logprobs": likely, "finish_reason": made.reason}
+
+
+def _are_tokens(given: Any) -> bool:
+    return isinstance(given, list) and bool(given) and all(type(one) is int for one in given)
 
 
 class _Made:
@@ -220,7 +226,7 @@ class TextAnswers:
         }  # fmt: skip
         self.answers: list[Answer] = []
         self.is_over, self.left = False, asked.all
-        self.firsts = [0.0] * asked.all
+        self.firsts = dict[int, float]()
         self.come: asyncio.Queue[tuple[int, TextPiece] | None] = asyncio.Queue()
         self.begun, self.done = asyncio.Event(), asyncio.Event()
         self.work = asyncio.create_task(self._work())
@@ -254,6 +260,7 @@ class TextAnswers:
 
     def _submit(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the generator begin; in a thread, for templates, tokens and schemas take a while."""
+        came: Any = self._came
         for number, prompt in enumerate(self.asked.prompts):
             what = ""
             try:
@@ -262,7 +269,7 @@ class TextAnswers:
                 what = ""
                 for index in range(number * self.asked.count, (number + 1) * self.asked.count):
                     how = self.asked.settings_of(index, self.generator.usual) | called
-                    how["watch"] = _watching(loop, self._came, index)
+                    how["watch"] = partial(loop.call_soon_threadsafe, came, index)
                     self.answers.append(self.generator.submit(tokens, **how))
                     if self.is_over:  # whoever asked went away meanwhile
                         self.answers[-1].cancel()
@@ -284,11 +291,12 @@ class TextAnswers:
     def _came(self, index: int, piece: TextPiece) -> None:
         """A piece of a text has come.  For the thread of the event loop."""
         counts, now = self.model.counts, time.monotonic()
-        if piece.tokens and not self.firsts[index]:
+        if piece.tokens and index not in self.firsts:
             self.firsts[index] = now
             counts.first().observe(now - self.terms.begin)
         counts.tokens("text").inc(len(piece.tokens))
-        self.come.put_nowait((index, piece))
+        if piece.finish_reason != FAILED:  # what went wrong is told when all have ended
+            self.come.put_nowait((index, piece))
         if piece.finish_reason is not None:
             self.left -= 1
             if self.left == 0:
@@ -296,9 +304,9 @@ class TextAnswers:
 
     def _whole(self, made: Sequence[Generation]) -> dict[str, Any]:
         now = time.monotonic()
-        for first, one in zip(self.firsts, made, strict=True):
+        for index, one in enumerate(made):
             if len(one.tokens) > 1:
-                self.model.counts.token().observe((now - first) / (len(one.tokens) - 1))
+                self.model.counts.token().observe((now - self.firsts[index]) / (len(one.tokens) - 1))
         ends = self.generator.layout.ends
         read = self.asked.tools.reader
         choices = [self.asked.piece(index, _Made(one, ends, read()), False) for index, one in enumerate(made)]
@@ -346,11 +354,6 @@ class _Events(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self.work.cancel()
-
-
-def _watching(loop: asyncio.AbstractEventLoop, came: Any, index: int) -> Any:
-    """What the thread of the generator calls with pieces."""
-    return lambda piece: loop.call_soon_threadsafe(came, index, piece)
 
 
 def _message(number: int, given: Any) -> dict[str, Any]:

@@ -26,21 +26,8 @@ _HOME = {
 }  # fmt: skip
 """Where each name lives; a program that only embeds does without what generates."""
 __all__ = [
-    "Answer",
-    "Encoder",
-    "Generation",
-    "Generator",
-    "Likely",
-    "PromptLengthError",
-    "Sampling",
-    "SpokenPart",
-    "TextPiece",
-    "TokenRow",
-    "Transcriber",
-    "Transcript",
-    "TranslatedText",
-    "Translator",
-    "TruncationWarning",
+    "Answer", "Encoder", "Generation", "Generator", "Likely", "PromptLengthError", "Sampling", "SpokenPart",
+    "TextPiece", "TokenRow", "Transcriber", "Transcript", "TranslatedText", "Translator", "TruncationWarning",
 ]  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from bolt_numba.base.errors import TimeLimitError
 from bolt_numba.text.sampling import Likely
 
-STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
+STOP, LENGTH, CANCELLED, FAILED = "stop", "length", "cancelled", "error"
+"""How a text ends."""
 
 
 class TextPiece(NamedTuple):
@@ -69,11 +70,6 @@ class Answer:
         """Have no more tokens made; the text ends soon with what there is."""
         self.is_cancelled = True
 
-    @property
-    def is_done(self) -> bool:
-        """Whether no more pieces come."""
-        return self._ended.is_set()
-
     def result(self, timeout: float | None = None) -> Generation:
         """The whole text, when it is done.  Raises what making it met, TimeLimitError after so many seconds."""
         if not self._ended.wait(timeout):
@@ -91,24 +87,20 @@ class Answer:
         """Add a piece, the last one if it has a reason to finish."""
         self._made.append(piece)
         self._come.put(piece)
-        if piece.finish_reason is not None:
-            self._end()
         self._tell(piece)
 
     def fail(self, error: BaseException) -> None:
         """Have the reader meet an error."""
         self._error = error
-        self._end()
-        self._tell(TextPiece("", finish_reason="error"))
+        self._tell(TextPiece("", finish_reason=FAILED))
 
     def _tell(self, piece: TextPiece) -> None:
-        if self._watch is not None:
-            try:
+        if piece.finish_reason is not None:
+            self._come.put(None)
+            self._ended.set()
+        try:
+            if self._watch is not None:
                 self._watch(piece)
-            except Exception as error:  # of whoever watches: other texts go on
-                self._watch, self._error = None, self._error or error
-                self.cancel()
-
-    def _end(self) -> None:
-        self._come.put(None)
-        self._ended.set()
+        except Exception as error:  # it is that of who asked, and ends no other's text
+            self._error, self._watch = error, None
+            self.cancel()

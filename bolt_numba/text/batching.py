@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Container, Sequence
-from typing import Protocol
-
-import numpy as np
+from collections.abc import Callable, Container, Sequence
 
 from bolt_numba.base.border import as_bolt_error
 from bolt_numba.base.errors import BoltError
@@ -15,21 +12,15 @@ from bolt_numba.base.forks import renew_after_fork
 from bolt_numba.base.types import Array
 from bolt_numba.text.answers import CANCELLED, LENGTH, STOP, Answer, TextPiece
 from bolt_numba.text.decoders import Decoder, Stretch
-from bolt_numba.text.sampling import Likely, Sampler, logprobs
+from bolt_numba.text.sampling import Likely, Sampler, greatest, logprobs
 from bolt_numba.text.spelling import Speller
 
 PIECE = 256
 """Tokens of a prompt that are computed at once, between which others step."""
 MOST_ROWS = 16
 """Tokens of a step of all sequences with guesses: so many cost hardly more than one."""
-
-
-class Guesses(Protocol):
-    """Guesses the next tokens of a sequence; each that the model makes itself saves a step."""
-
-    def guess(self, slot: int, tokens: Sequence[int], count: int) -> Sequence[int]:
-        """At most so many tokens behind those of a slot."""
-        ...
+Guess = Callable[[int, Sequence[int], int], Sequence[int]]
+"""Guesses tokens behind those of a slot, at most so many; each that the model makes itself saves a step."""
 
 
 class Writing:
@@ -40,12 +31,8 @@ class Writing:
         self.chooser, self.speller = chooser, speller
         self.likely = chooser.settings.logprobs
         self.slot, self.done, self.guessed = -1, 0, list[int]()
-        self.is_scored = False
         self.is_anew = chooser.settings.seed is not None
         """Whether nothing is taken from a cache: prompts and steps round otherwise, and a seed shall decide alone."""
-
-    def scores(self, logits: Array, start: int) -> None:
-        """See the logits behind tokens of the prompt; only where ``is_scored``."""
 
     def take(self, logits: Array, ends: Container[int]) -> bool:
         """Choose a token; whether the text goes on."""
@@ -71,16 +58,16 @@ class Writing:
 
     def _likely(self, logits: Array, token: int) -> Likely:
         rows, count = logprobs(logits), self.likely or 0
-        best = np.argsort(-rows, kind="stable")[:count] if count else ()
-        others = tuple((int(one), self.speller.spelled(int(one)), float(rows[one])) for one in best)
+        best = greatest(rows, min(count, len(rows))).tolist() if count else ()
+        others = tuple((one, self.speller.spelled(one), float(rows[one])) for one in best)
         return Likely(token, self.speller.spelled(token), float(rows[token]), others)
 
 
 class Batch:
     """The sequences of one decoder.  ends: tokens behind which a text has ended.  ahead: tokens to guess in a step."""
 
-    def __init__(self, decoder: Decoder, ends: Sequence[int], guesses: Guesses | None = None, ahead: int = 0) -> None:
-        self.decoder, self.ends, self.guesses, self.ahead = decoder, frozenset(ends), guesses, ahead
+    def __init__(self, decoder: Decoder, ends: Sequence[int], guess: Guess | None = None, ahead: int = 0) -> None:
+        self.decoder, self.ends, self.guess, self.ahead = decoder, frozenset(ends), guess, ahead
         self.kept: list[list[int]] = [[] for _ in range(decoder.slots)]
         """Tokens whose keys and values are in each slot; those of a sequence under way are its own, up to ``done``."""
         self.waiting: deque[Writing] = deque()
@@ -94,13 +81,23 @@ class Batch:
     def add(self, writing: Writing) -> None:
         """Have a sequence made, from the next step on in which there is a slot."""
         with self.lock:
-            if self.thread is not None and not self.thread.is_alive():  # a child of fork: the thread is not here
+            if self.thread is not None and not self.thread.is_alive():  # a child of fork, which leaves it to its parent
                 self.thread, self.active = None, []
                 self.waiting.clear()
-            self.waiting.append(writing)
             if self.thread is None:  # it lives for as long as there is something to do
-                self.thread = threading.Thread(target=self._work, name="bolt-numba text", daemon=True)
-                self.thread.start()
+                thread = threading.Thread(target=self._work, name="bolt-numba text", daemon=True)
+                thread.start()
+                self.thread = thread
+            self.waiting.append(writing)
+
+    def close(self) -> None:
+        """Have what is under way end, and wait for it."""
+        with self.lock:
+            for writing in [*self.waiting, *self.active]:
+                writing.answer.cancel()
+            thread = self.thread
+        if thread is not None:
+            thread.join()
 
     def _work(self) -> None:
         try:
@@ -128,16 +125,16 @@ class Batch:
         while free and self.waiting:
             writing = self.waiting.popleft()
             begin = [] if writing.is_anew else writing.tokens[:-1]
-            slot = max(free, key=lambda s: (_common(self.kept[s], begin), -self.used[s]))
+            slot = max(free, key=lambda s: (common(self.kept[s], begin), -self.used[s]))
             free.remove(slot)
-            self._begin(writing, slot, begin)
             self.active.append(writing)
+            self._begin(writing, slot, begin)
 
     def _begin(self, writing: Writing, slot: int, begin: Sequence[int]) -> None:
         """Give a sequence a slot; what another slot has of its first tokens is copied rather than computed."""
-        writing.slot, writing.done = slot, _common(self.kept[slot], begin)
+        writing.slot, writing.done = slot, common(self.kept[slot], begin)
         held = {each.slot: each.tokens[: each.done] for each in self.active}
-        others = {s: _common(held.get(s, self.kept[s]), begin) for s in range(self.decoder.slots) if s != slot}
+        others = {s: common(held.get(s, self.kept[s]), begin) for s in range(self.decoder.slots) if s != slot}
         source = max(others, key=lambda s: others[s], default=slot)
         if source != slot and others[source] > writing.done:
             self.decoder.copy(source, slot, writing.done, others[source])
@@ -150,30 +147,23 @@ class Batch:
         for writing in [each for each in self.active if each.answer.is_cancelled]:
             writing.answer.add(TextPiece(writing.speller.end(), finish_reason=CANCELLED))
             self._leave(writing)
-        prompts = [each for each in self.active if len(each.tokens) - each.done > 1]
+        prompts = [each for each in self.active if len(each.tokens) - each.done > 1][:1]
         steps = [each for each in self.active if len(each.tokens) - each.done == 1]
-        try:
-            if prompts:
-                self._prefill(prompts[0])
-                self.active.append(self.active.pop(self.active.index(prompts[0])))  # the next one's turn
-        except Exception as error:
-            self._fail(prompts[:1], error)
-        try:
-            if steps:
-                self._step(steps)
-        except Exception as error:
-            self._fail(steps, error)
+        self.active = [*(each for each in self.active if each not in prompts), *prompts]  # the next one's turn
+        for run, writings in ((self._prefill, prompts), (self._step, steps)):
+            try:
+                if writings:
+                    run(writings)
+            except Exception as error:
+                self._fail(writings, error)
 
-    def _prefill(self, writing: Writing) -> None:
-        start = writing.done
+    def _prefill(self, prompts: Sequence[Writing]) -> None:
+        writing, start = prompts[0], prompts[0].done
         count = PIECE if writing.is_anew else self.decoder.piece(len(writing.tokens) - start, PIECE)
         tokens = writing.tokens[start : start + count]
         is_last = start + len(tokens) == len(writing.tokens)
-        wanted = len(tokens) if writing.is_scored else int(is_last)
-        (logits,) = self.decoder.run([Stretch(writing.slot, start, tokens, wanted)])
+        (logits,) = self.decoder.run([Stretch(writing.slot, start, tokens, int(is_last))])
         writing.done += len(tokens)
-        if writing.is_scored:
-            writing.scores(logits, start)
         if is_last and not writing.take(logits[-1], self.ends):
             self._leave(writing)
 
@@ -182,7 +172,7 @@ class Batch:
         ahead = min([self.ahead, MOST_ROWS // len(steps) - 1, *(self._room(each) for each in self.active)])
         for each in steps:
             count = min(ahead, each.most - 1)
-            each.guessed = [*self.guesses.guess(each.slot, each.tokens, count)] if self.guesses and count > 0 else []
+            each.guessed = [*self.guess(each.slot, each.tokens, count)] if self.guess and count > 0 else []
         parts = [Stretch(w.slot, w.done, [w.tokens[-1], *w.guessed], 1 + len(w.guessed)) for w in steps]
         made = self.decoder.run(parts)
         busy, most = {each.slot for each in self.active}, self.decoder.context - max(len(part.tokens) for part in parts)
@@ -211,9 +201,8 @@ class Batch:
     def _leave(self, writing: Writing) -> None:
         self.clock += 1
         self.used[writing.slot] = self.clock
-        with self.lock:
-            self.kept[writing.slot] = writing.tokens[: writing.done]
-            self.active.remove(writing)
+        self.kept[writing.slot] = writing.tokens[: writing.done]
+        self.active.remove(writing)
 
     def _fail(self, writings: Sequence[Writing], error: Exception) -> None:
         told: BoltError = as_bolt_error(error, "generate")
@@ -224,7 +213,7 @@ class Batch:
                 each.answer.fail(told)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def common(one: Sequence[int], other: Sequence[int]) -> int:
     """Tokens with which both begin."""
     if one[: len(other)] == other[: len(one)]:
         return min(len(one), len(other))

@@ -19,9 +19,8 @@ from bolt_numba.sessions.known import KnownSession
 if TYPE_CHECKING:
     from bolt_numba.sessions.session import Session
 
-IDS, MASK, POSITIONS, LENGTHS, ROWS, LOGITS = (
-    "input_ids", "attention_mask", "position_ids", "past_lengths", "rows", "logits"
-)  # fmt: skip
+IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
+LENGTHS, ROWS, LOGITS = "past_lengths", "rows", "logits"
 BRANCH, KEPT_ROWS = "use_cache_branch", "num_logits_to_keep"
 PAST, PRESENT = "past_key_values.", "present."
 EARLY = 64
@@ -31,8 +30,6 @@ FEW_TOKENS = 32
 MOST_KEPT = 64
 HEAD, WIDTH, AXES = 1, 3, 4
 """Of a cache: where its axes of heads and their elements stand, and how many it has."""
-
-
 Patterns = Sequence[tuple[str, str]]
 
 
@@ -49,12 +46,7 @@ class Stretch(NamedTuple):
 
 
 class Decoder(ABC):
-    """A session and the caches of several sequences, each of which has a slot.
-
-    context: positions of a sequence.  together: whether a run takes several sequences as one batch.
-    """
-
-    together = True
+    """A session and the caches of several sequences, each of which has a slot.  context: positions of a sequence."""
 
     def __init__(self, session: Session, slots: int, context: int, patterns: Patterns = ()) -> None:
         self.session, self.slots, self.context = session, slots, context
@@ -62,7 +54,7 @@ class Decoder(ABC):
         outputs = [spec.name for spec in session.outputs]
         self.presents = {name: name.replace(PAST, PRESENT, 1) for name in self.inputs if name.startswith(PAST)}
         if patterns:
-            rows = [[one.replace("%d", str(i)) for one in pair] for pair in patterns for i in range(len(self.inputs))]
+            rows = ([one.replace("%d", str(i)) for one in pair] for pair in patterns for i in range(len(self.inputs)))
             self.presents = {past: present for past, present in rows if past in self.inputs}
         wanted = {LOGITS, *self.presents.values()}
         if IDS not in self.inputs or not self.presents or not wanted <= {*outputs}:
@@ -124,7 +116,8 @@ class SharedDecoder(Decoder):
         self.caches = {name: zeros_in_parts(shape, self.inputs[name].dtype) for name, shape in shapes.items()}
         self.filled, self.early = [0] * slots, EARLY
         self._kept: dict[tuple[int, int, int, int], _Frame] = {}
-        self._frame(0, 1, 1, 1).plan()
+        step = self._frame(0, 1, 1, 1).feeds
+        session.warmup(**{name: array.shape for name, array in step.items()})  # what is kept for the next process
 
     others: tuple[str, ...] = (LENGTHS, ROWS)
 
@@ -198,12 +191,8 @@ class _Frame:
         self.feeds = {IDS: self.ids, **decoder.feeds(self, rows), **caches}
         spec = next(spec for spec in decoder.session.outputs if spec.name == LOGITS)
         self.out = np.empty((*decoder.shape(count, length, rows), decoder.vocabulary), spec.dtype)
-        self.outputs = {LOGITS: self.out} | {decoder.presents[name]: cache for name, cache in caches.items()}
-        self.session, self.call = decoder.session, BoundRun(decoder.session, self.feeds, self.outputs)
-
-    def plan(self) -> None:
-        """Plan, so that what a session keeps for the next process is of steps."""
-        self.session.warmup(**{name: array.shape for name, array in self.feeds.items()})
+        outputs = {LOGITS: self.out} | {decoder.presents[name]: cache for name, cache in caches.items()}
+        self.call = BoundRun(decoder.session, self.feeds, outputs)
 
 
 class MaskedDecoder(SharedDecoder):
@@ -238,8 +227,6 @@ class GrowingDecoder(Decoder):
 
     The first run of a merged graph takes the branch without a past.
     """
-
-    together = False
 
     def __init__(self, session: Session, slots: int, context: int, patterns: Patterns = ()) -> None:
         super().__init__(session, slots, context, patterns)

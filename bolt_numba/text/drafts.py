@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bolt_numba.text.batching import common
 from bolt_numba.text.decoders import Decoder, Stretch
 
 LONGEST_RUN = 3
@@ -17,7 +18,7 @@ class LookUp:
         self.seen: list[list[int]] = [[] for _ in range(slots)]
         self.places: list[dict[tuple[int, ...], int]] = [{} for _ in range(slots)]
 
-    def guess(self, slot: int, tokens: Sequence[int], count: int) -> Sequence[int]:
+    def __call__(self, slot: int, tokens: Sequence[int], count: int) -> Sequence[int]:
         """At most so many tokens behind those of a slot."""
         seen, places = self.seen[slot], self.places[slot]
         if seen != tokens[: len(seen)]:
@@ -41,11 +42,10 @@ class Draft:
         self.decoder = decoder
         self.kept: list[list[int]] = [[] for _ in range(decoder.slots)]
 
-    def guess(self, slot: int, tokens: Sequence[int], count: int) -> Sequence[int]:
+    def __call__(self, slot: int, tokens: Sequence[int], count: int) -> Sequence[int]:
         """At most so many tokens behind those of a slot."""
-        kept, made = self.kept[slot], [*tokens]
-        pairs = enumerate(zip(kept, tokens[:-1], strict=False))
-        done = next((i for i, (a, b) in pairs if a != b), min(len(kept), len(tokens) - 1))
+        made = [*tokens]
+        done = common(self.kept[slot], made[:-1])
         for _ in range(min(count, self.decoder.context - len(tokens))):
             (logits,) = self.decoder.run([Stretch(slot, done, made[done:], 1)])
             done = len(made)

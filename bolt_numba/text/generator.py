@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -15,9 +15,9 @@ from bolt_numba.base.options import count_of, not_among, want_known
 from bolt_numba.base.types import Array
 from bolt_numba.compiling import compile
 from bolt_numba.sessions.known import metadata_of
-from bolt_numba.text.answers import LENGTH, Answer, Generation, TextPiece
-from bolt_numba.text.batching import Batch, Guesses, Writing
-from bolt_numba.text.decoders import Decoder, decoder_of
+from bolt_numba.text.answers import Answer, Generation, TextPiece
+from bolt_numba.text.batching import PIECE, Batch, Guess, Writing
+from bolt_numba.text.decoders import Decoder, Stretch, decoder_of
 from bolt_numba.text.drafts import Draft, LookUp
 from bolt_numba.text.grammars import Grammars
 from bolt_numba.text.opened import FORMAT, file_of, layout_beside, layout_within
@@ -72,15 +72,15 @@ class Generator:
         self.layout = layout_within(metadata, self.name) if is_whole else layout_beside(file)
         most = self.layout.context or USUAL_CONTEXT
         asked = min(most, USUAL_CONTEXT) if context is None else count_of("context", context)
-        if asked > most:
-            raise OptionError(f"context: got {asked}, wanted at most the {most} that the model is made for")
+        if not 2 <= asked <= most:
+            raise OptionError(f"context: got {asked}, wanted from 2 to the {most} that the model is made for")
         self.decoder: Decoder = self._decoder(count_of("sequences", sequences), asked)
         self.tokenizer = tokenizer_of(self.layout.tokenizer, self.name)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self._batch = Batch(self.decoder, self.layout.ends, self._guesses(look_up, draft), AHEAD)
 
-    def _guesses(self, look_up: bool, draft: Generator | None) -> Guesses | None:
+    def _guesses(self, look_up: bool, draft: Generator | None) -> Guess | None:
         if draft is None:
             return LookUp(self.decoder.slots) if look_up else None
         if draft.tokenizer.get_vocab() != self.tokenizer.get_vocab() or look_up:
@@ -118,18 +118,11 @@ class Generator:
         settings: fields of `Sampling`.  Raises OptionError for one, DTypeError for what is no text, DataError for a
         prompt that is too long, and what a run raises.
         """
-        if isinstance(prompt, str):
-            return self._ended([self.submit(prompt, **settings)])[0]
-        given: Any = prompt
+        given: Any = [prompt] if isinstance(prompt, str) else prompt
         if not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
             raise DTypeError(f"prompt: got {given!r:.80}, wanted a text or a list of texts: messages are for `chat`")
-        answers = list[Answer]()
-        try:
-            answers += (self.submit(one, **settings) for one in prompt)
-        except BaseException:
-            self._cancel(answers)
-            raise
-        return self._ended(answers)
+        made = _ended(self.submit(one, **settings) for one in given)
+        return made[0] if isinstance(prompt, str) else made
 
     @border("chat")
     def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> Generation:
@@ -141,7 +134,7 @@ class Generator:
         if isinstance(given, str):
             wanted = "a list of messages, each with role and content: `generate` goes on with a text"
             raise DTypeError(f"messages: got {given!r:.80}, wanted {wanted}")
-        return self._ended([self.submit(messages, **settings)])[0]
+        return _ended([self.submit(messages, **settings)])[0]
 
     def stream(self, prompt: Prompt, **settings: Any) -> Iterator[TextPiece]:
         """Pieces of a text as they come; whoever stops reading cancels the rest.  Raises as `generate`."""
@@ -162,11 +155,11 @@ class Generator:
         tokens = self.tokens(prompt)
         least, longest = self.layout.lengths
         told = {"min_tokens": max(least - len(tokens), 0), "max_tokens": longest and max(longest - len(tokens), 1)}
-        how, grammar = Sampling(**{**told, **self.usual, **settings}), None
+        how = Sampling(**{**told, **self.usual, **settings})
         if odd := [one for one in how.logit_bias if one > self._last]:
             raise OptionError(f"logit_bias: got {odd[0]}, wanted tokens up to {self._last}")
-        if how.json_schema is not None or how.grammar is not None:
-            grammar = self._grammars.grammar(how)
+        is_free = how.json_schema is None and how.grammar is None
+        grammar = None if is_free else self._grammars.grammar(how)
         answer = Answer(len(tokens), how.logprobs is not None, watch)
         most = min(how.max_tokens or self.context, self.context - len(tokens))
         speller = Speller(self.tokenizer, tokens, how.stops, how.special_tokens)
@@ -180,27 +173,28 @@ class Generator:
         Raises DTypeError for what is none, DataError for one that is empty, PromptLengthError for one that leaves no
         place in the context.
         """
-        if isinstance(prompt, str):
-            found = self._encoded(prompt, True)
-        elif isinstance(given := prompt, list) and given and all(type(one) is int for one in given):
-            found = given
+        given: Any = prompt
+        if isinstance(given, list) and given and all(type(one) is int for one in given):
+            found: list[int] = given
             if odd := [one for one in found[: self.context] if not 0 <= one <= self._last]:
                 raise DataError(f"prompt: tokens: got {odd[0]}, wanted numbers from 0 to {self._last}")
         else:
-            found = self._encoded(self.template(prompt, tools), False)  # type: ignore[arg-type]
+            is_text = isinstance(given, str)
+            text = given if is_text else self.template(given, tools)
+            if (most := MOST_LETTERS * self.context) < len(text):
+                raise PromptLengthError(f"prompt: got {len(text)} letters, wanted at most {most}")
+            found = self._encoded("prompt", text, is_text)
         if not found or len(found) >= self.context:
             wanted, most = f"wanted from 1 to {self.context - 1}, below the context", self.layout.context or 0
             more = f", which may be up to {most}" if found and most > self.context else ""
             raise (PromptLengthError if found else DataError)(f"prompt: got {len(found)} tokens, {wanted}{more}")
         return found
 
-    def _encoded(self, text: str, is_begun: bool) -> list[int]:
+    def _encoded(self, what: str, text: str, is_begun: bool) -> list[int]:
         """Tokens of a text.  is_begun: with what stands before each text."""
-        if len(text) > MOST_LETTERS * self.context:
-            raise PromptLengthError(f"prompt: got {len(text)} letters, wanted at most {MOST_LETTERS * self.context}")
         encode = partial(self.tokenizer.encode, add_special_tokens=is_begun)
         parts = [text] if is_begun else text.split(CUT)
-        found = [one for part in parts for one in guarded("prompt", encode, cleaned(part)).ids]
+        found = [one for part in parts for one in guarded(what, encode, cleaned(part)).ids]
         first = [self.layout.begin] if is_begun and self.layout.begins and self.layout.begin is not None else []
         return found if found[:1] == first else first + found
 
@@ -235,24 +229,23 @@ class Generator:
         """
         if not isinstance(text, str):
             raise DTypeError(f"text: got {text!r:.80}, wanted a text")
-        tokens, half = guarded("text", self.tokenizer.encode, cleaned(text)).ids, self.context // 2
+        tokens, half = self._encoded("text", text, True), self.context // 2
         if len(tokens) < 2:
             raise DataError(f"text: got {len(tokens)} tokens, wanted at least 2")
-        scorings = list[_Scoring]()
+        decoder, lost = self._decoder(1, self.context), list[Array]()
         for start in range(0, max(len(tokens) - half, 1), half):
-            scorings.append(_Scoring(self, tokens[start : start + self.context], half if start else 1))
-            self._batch.add(scorings[-1])
-        self._ended([each.answer for each in scorings])
-        found = np.concatenate([each.found for each in scorings])
-        return float(np.exp(found.mean()))
+            window, new = tokens[start : start + self.context], half if start else 1
+            for at in range(0, len(window) - 1, PIECE):
+                part, wanted = window[:-1][at : at + PIECE], window[1:][at : at + PIECE]
+                (rows,) = decoder.run([Stretch(0, at, part, len(part))])
+                most = rows.max(-1, keepdims=True)
+                sums = np.log(np.exp(rows - most).sum(-1, dtype=np.float64)) + most[:, 0]
+                lost.append((sums - rows[np.arange(len(part)), wanted])[max(new - 1 - at, 0) :])
+        return float(np.exp(np.concatenate(lost).mean()))
 
     def close(self) -> None:
         """Have what is under way end, and drop plans and weights."""
-        for writing in [*self._batch.waiting, *self._batch.active]:
-            writing.answer.cancel()
-        thread = self._batch.thread
-        if thread is not None:
-            thread.join()
+        self._batch.close()
         self.session.close()
 
     def __enter__(self) -> Generator:
@@ -265,38 +258,17 @@ class Generator:
         usual = f", usual={dict(self.usual)}" if self.usual else ""
         return f"Generator({self.name!r}, sequences={self.decoder.slots}, context={self.context}{usual})"
 
-    def _ended(self, answers: Sequence[Answer]) -> list[Generation]:
-        try:
-            return [answer.result() for answer in answers]
-        except BaseException:
-            self._cancel(answers)
-            raise
 
-    @staticmethod
-    def _cancel(answers: Sequence[Answer]) -> None:
+def _ended(coming: Iterable[Answer]) -> list[Generation]:
+    """What comes of all; where one fails, or nobody waits for it, the others end."""
+    answers = list[Answer]()
+    try:
+        answers += coming
+        return [answer.result() for answer in answers]
+    except BaseException:
         for answer in answers:
             answer.cancel()
+        raise
 
 
 _USUAL = Sampling()
-
-
-class _Scoring(Writing):
-    """A text whose tokens are not made, but scored: found has -log(probability) of those from ``first`` on."""
-
-    def __init__(self, generator: Generator, tokens: Sequence[int], first: int) -> None:
-        chooser, speller = Sampler(_USUAL, tokens), Speller(generator.tokenizer, tokens)
-        super().__init__(Answer(len(tokens), False), tokens, 0, chooser, speller)
-        self.is_scored, self.is_anew, self.first, self.found = True, True, first, np.zeros(0)
-
-    def scores(self, logits: Array, start: int) -> None:
-        ends = np.array(self.tokens[start + 1 : start + 1 + len(logits)])
-        rows = logits[: len(ends)]
-        greatest = rows.max(-1, keepdims=True)
-        sums = np.log(np.exp(rows - greatest).sum(-1, dtype=np.float64)) + greatest[:, 0]
-        own = sums - rows[np.arange(len(ends)), ends]
-        self.found = np.concatenate([self.found, own[max(self.first - 1 - start, 0) :]])
-
-    def take(self, logits: Array, ends: Any) -> bool:
-        self.answer.add(TextPiece("", finish_reason=LENGTH))
-        return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def settings_of(path: Path, kind: type = dict) -> Any:
     if not path.is_file():
         return kind()
     try:
-        found = json.loads(read_text(path, MOST_BYTES, f"at most {MOST_BYTES}"))
+        found = json.loads(read_text(path, MOST_BYTES, "settings in JSON"))
     except (ValueError, RecursionError) as error:
         if isinstance(error, InvalidModelError):
             raise
@@ -109,7 +110,7 @@ def settings_of(path: Path, kind: type = dict) -> Any:
     return found
 
 
-def value_of(path: Path, holder: dict[str, Any], key: str, *kinds: type) -> Any:
+def value_of(path: object, holder: Mapping[str, Any], key: str, *kinds: type) -> Any:
     """A value of a file; None where it is not said.  Raises InvalidModelError for one of another kind."""
     found = holder.get(key)
     if found is not None and (type(found) not in kinds or (type(found) is int and found < 1)):

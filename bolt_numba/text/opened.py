@@ -18,7 +18,7 @@ from bolt_numba.text.tokens import MOST_BYTES as MOST_OF_TOKENIZER
 GENAI, CONFIG, GENERATION, TOKENS, TEMPLATE = (
     "genai_config.json", "config.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja"
 )  # fmt: skip
-FORMAT, MOST_NAMES = "gguf", 8
+FORMAT, END, MOST_NAMES = "gguf", "eos_token_id", 8
 SAID = {
     "temperature": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "repetition_penalty": "repetition_penalty", "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens",
@@ -28,6 +28,8 @@ MOST_IDS = 1 << 32
 """Tokens that there can be."""
 DRAWN = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
 """What holds in both layouts where tokens are drawn, and nothing else is said."""
+KEPT = ("bos", "eos", "context_length", "add_bos", "sampling")
+"""What metadata have in JSON."""
 
 
 @record(frozen=True)
@@ -56,9 +58,6 @@ class WriterLayout:
 def file_of(path: str | os.PathLike[str]) -> Path:
     """The file of the network.  Raises InvalidModelError for a folder without one, DTypeError, OSError."""
     given = path_of("model", path)
-    given.stat()  # raises OSError where there is nothing
-    if not given.is_dir():
-        return given
     genai = given / GENAI
     said = value_of(genai, _part(genai, settings_of(genai), "model", "decoder"), "filename", str)
     if said is None:
@@ -81,39 +80,35 @@ def layout_beside(model: Path) -> WriterLayout:
         raise InvalidModelError(f"{model.parent / TOKENIZER}: got no tokenizer, wanted it beside the model")
     genai, config, said, tokens = (settings_of(folder / name) for name in (GENAI, CONFIG, GENERATION, TOKENS))
     own = _part(folder / GENAI, genai, "model")
-    tokenizer = read_text(folder / TOKENIZER, MOST_OF_TOKENIZER, f"at most {MOST_OF_TOKENIZER}")
+    tokenizer = read_text(folder / TOKENIZER, MOST_OF_TOKENIZER, "a tokenizer")
     context = value_of(folder / GENAI, own, "context_length", int)
     context = context or value_of(folder / CONFIG, config, "max_position_embeddings", int)
     told = ((GENAI, own), (GENERATION, said), (CONFIG, config))
-    ends = next((_tokens(file, holder) for file, holder in told if "eos_token_id" in holder), ())
+    ends = next((tokens_of(file, holder, END) for file, holder in told if END in holder), ())
     marks = {name: _mark(tokens.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
-    template = _template(folder, tokens)
     named = {name: text for name, text in marks.items() if text is not None}
     caches = _caches(folder / GENAI, _part(folder / GENAI, own, "decoder")) if own else ()
     asks, where = (_part(folder / GENAI, genai, "search"), folder / GENAI) if genai else (said, folder / GENERATION)
     least, most = (value_of(where, {key: asks.get(key) or None}, key, int) for key in ("min_length", "max_length"))
-    usual = _usual(where, asks)
-    return WriterLayout(tokenizer, context, ends, None, False, template, named, usual, (least or 0, most), caches)
+    template, lengths = _template(folder, tokens), (least or 0, most)
+    return WriterLayout(tokenizer, context, ends, None, False, template, named, _usual(where, asks), lengths, caches)
 
 
 def layout_within(metadata: Mapping[str, str], name: str) -> WriterLayout:
     """What a file of GGUF says itself.  Raises InvalidModelError where it has no tokenizer."""
     if "tokenizer" not in metadata:
         raise InvalidModelError(f"{name}: tokenizer: got none, wanted one in the file")
-    keys, path = ("bos", "eos", "context_length", "add_bos", "sampling"), Path(name)
     try:
-        own = {key: json.loads(metadata.get(key, "null")) for key in keys}
+        own = {key: json.loads(metadata.get(key, "null")) for key in KEPT}
     except ValueError as error:
         raise InvalidModelError(f"{name}: metadata: got what is no JSON: {error}") from None
-    usual = {} if own["sampling"] is None else _part(path, own, "sampling")
+    usual = {} if own["sampling"] is None else _part(name, own, "sampling")
     if odd := usual.keys() - {*SAID.values()}:
         raise InvalidModelError(f"{name}: sampling: got {sorted(odd)!r:.80}, wanted {', '.join(SAID.values())}")
-    ends, begin = _tokens(name, own, "eos"), next(iter(_tokens(name, own, "bos")), None)
-    return WriterLayout(
-        metadata["tokenizer"], value_of(path, own, "context_length", int), ends, begin,
-        bool(value_of(path, own, "add_bos", bool)), metadata.get("chat_template"), {},
-        _wanted(name, usual),
-    )  # fmt: skip
+    context, begins = value_of(name, own, "context_length", int), value_of(name, own, "add_bos", bool)
+    begin, ends = next(iter(tokens_of(name, own, "bos")), None), tokens_of(name, own, "eos")
+    template, usual = metadata.get("chat_template"), _wanted(name, usual)
+    return WriterLayout(metadata["tokenizer"], context, ends, begin, bool(begins), template, {}, usual)
 
 
 def _usual(path: Path, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +135,7 @@ def _caches(path: Path, decoder: Mapping[str, Any]) -> tuple[tuple[str, str], ..
     return tuple((past, present) for past, present in rows if past is not None and present is not None)
 
 
-def _part(path: Path, holder: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+def _part(path: object, holder: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     """An object within objects; nothing where there is none."""
     found: Any = holder
     for key in keys:
@@ -150,12 +145,12 @@ def _part(path: Path, holder: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return dict(found)
 
 
-def _tokens(name: str, holder: Mapping[str, Any], key: str = "eos_token_id") -> tuple[int, ...]:
-    """A token, or a list of them."""
-    found = holder[key]
+def tokens_of(path: object, holder: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    """A token of a file, or a list of them; none where it is not said.  Raises InvalidModelError for what is none."""
+    found = holder.get(key)
     listed = [] if found is None else found if isinstance(found, list) else [found]
     if not all(type(one) is int and 0 <= one < MOST_IDS for one in listed):
-        raise InvalidModelError(f"{name}: {key}: got {found!r:.80}, wanted a token or several")
+        raise InvalidModelError(f"{path}: {key}: got {found!r:.80}, wanted a token or several")
     return tuple(listed)
 
 
@@ -168,7 +163,7 @@ def _mark(found: Any) -> str | None:
 def _template(folder: Path, tokens: Mapping[str, Any]) -> str | None:
     """The template for chats: a file, a text among the settings, or the one that is called default of several."""
     if (folder / TEMPLATE).is_file():
-        return read_text(folder / TEMPLATE, MOST_BYTES, f"at most {MOST_BYTES}")
+        return read_text(folder / TEMPLATE, MOST_BYTES, "a template")
     found = tokens.get("chat_template")
     if isinstance(found, list):
         rows = [row for row in found if isinstance(row, dict)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bolt_numba.base.errors import DataError, OptionError
-from bolt_numba.base.options import count_of
+from bolt_numba.base.options import count_of, want_number
 from bolt_numba.base.records import record
 from bolt_numba.base.types import Array
 
@@ -70,18 +70,11 @@ class Sampling:
     grammar: str | None = None
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None:
-            count_of("max_tokens", self.max_tokens)
         for name, least, most in _RANGES:
-            given = getattr(self, name)
-            is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-            if not is_number or not least <= given <= most:
-                raise OptionError(f"{name}: got {given!r:.80}, wanted a number from {least:g} to {most:g}")
-        for name in ("top_k", "min_tokens", "seed", "logprobs"):
-            given = getattr(self, name)
-            is_none = given is None and name in ("seed", "logprobs")
-            if not is_none and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
-                raise OptionError(f"{name}: got {given!r:.80}, wanted a whole number from 0")
+            want_number(name, getattr(self, name), least, most)
+        for name, least in (("max_tokens", 1), ("seed", 0), ("logprobs", 0), ("top_k", 0), ("min_tokens", 0)):
+            if getattr(self, name) is not None or name in ("top_k", "min_tokens"):
+                count_of(name, getattr(self, name), least)
         bias: Any = self.logit_bias
         if not isinstance(bias, Mapping) or not all(
             type(one) is int and one >= 0 and isinstance(by, (int, float)) and -MOST_BIAS <= by <= MOST_BIAS
@@ -99,9 +92,9 @@ class Sampling:
             raise OptionError("grammar: got one and a json_schema, wanted one of the two")
 
     @property
-    def stops(self) -> tuple[str, ...]:
+    def stops(self) -> Sequence[str]:
         """The texts that end it, as several."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return (self.stop,) if isinstance(self.stop, str) else self.stop
 
 
 _RANGES = (
@@ -157,12 +150,12 @@ class Sampler:
             self.made[token] += 1
         return token
 
-    def _drawn(self, logits: Array, greatest: float) -> int:
+    def _drawn(self, logits: Array, most: float) -> int:
         """A token by its probability, of those that the settings leave."""
         settings, size = self.settings, len(logits)
         assert self.random is not None
         with np.errstate(over="ignore"):  # at temperatures near 0
-            weights = np.exp((logits.astype(np.float64) - greatest) / settings.temperature)
+            weights = np.exp((logits.astype(np.float64) - most) / settings.temperature)
         kept = min(settings.top_k or size, size)
         whole, places = weights.sum(), np.arange(size)
         if kept < size:
@@ -180,12 +173,17 @@ def _likeliest(weights: Array, places: Array, wanted: float) -> Array:
     """The fewest places whose weights together are as much as wanted, the likeliest first; at least one."""
     own = weights[places]
     for count in (min(FEW_LIKELY, len(own)), len(own)):
-        part = np.argpartition(own, len(own) - count)[len(own) - count :]
-        part = part[np.lexsort((part, -own[part]))]  # of equal ones the first
+        part = greatest(own, count)
         sums = np.cumsum(own[part])
         if sums[-1] >= wanted or count == len(own):
             break
     return np.asarray(places[part[: np.searchsorted(sums, wanted) + 1]])
+
+
+def greatest(numbers: Array, count: int) -> Array:
+    """Places of so many of the greatest numbers, which begin with the greatest; of equal ones the first."""
+    found = np.argpartition(numbers, len(numbers) - count)[len(numbers) - count :]
+    return np.asarray(found[np.lexsort((found, -numbers[found]))])
 
 
 def logprobs(logits: Array) -> Array:

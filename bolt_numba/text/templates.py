@@ -13,6 +13,12 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
+from jinja2 import nodes, pass_context
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
 from bolt_numba.base.errors import BoltError, DataError, DTypeError, InvalidModelError
 from bolt_numba.text.tokens import CUT
 
@@ -95,63 +101,57 @@ class _Meter:
             self.spend(sum(text.count("\n") for text in map(str, texts)) * max(WIDEST_BLANKS, *map(len, texts)))
 
 
-def _metered() -> Any:
-    """What has all that a template makes go through a meter."""
-    from jinja2 import nodes  # it is of an extra
-    from jinja2.visitor import NodeTransformer
-
-    def through(name: str, node: Any) -> Any:
-        return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-    class MeteredNodes(NodeTransformer):
-        def generic_visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
-            super().generic_visit(node, *args, **kwargs)
-            if isinstance(node, nodes.Output):
-                node.nodes = [through(MADE, one) for one in node.nodes]
-            elif isinstance(node, nodes.For):
-                node.iter = through(EACH, node.iter)
-            is_part = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
-            is_target = getattr(node, "ctx", "load") != "load"
-            is_of_block = isinstance(node, nodes.Filter) and node.node is None
-            makes = is_part or ((type(node).__name__ in MAKING or isinstance(node, nodes.BinExpr)) and not is_target)
-            return through(MADE, node) if makes and not is_of_block else node
-
-    return MeteredNodes()
+def _through(name: str, node: Any) -> Any:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
-@cache
-def _sandbox() -> Any:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+class _Metered(NodeTransformer):
+    """Has all that a template makes go through a meter."""
 
-    nodes = _metered()
+    def generic_visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
+        super().generic_visit(node, *args, **kwargs)
+        if isinstance(node, nodes.Output):
+            node.nodes = [_through(MADE, one) for one in node.nodes]
+        elif isinstance(node, nodes.For):
+            node.iter = _through(EACH, node.iter)
+        is_part = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+        is_target = getattr(node, "ctx", "load") != "load"
+        is_of_block = isinstance(node, nodes.Filter) and node.node is None
+        makes = is_part or ((type(node).__name__ in MAKING or isinstance(node, nodes.BinExpr)) and not is_target)
+        return _through(MADE, node) if makes and not is_of_block else node
 
-    class Sandbox(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset({"*", "**", "%"})
 
-        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            return attr not in REFUSED and super().is_safe_attribute(obj, attr, value)
+class _Sandbox(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset({"*", "**", "%"})
 
-        def wrap_str_format(self, value: Any) -> None:
-            """Texts have no methods to format: fields can be of any width."""
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return attr not in REFUSED and super().is_safe_attribute(obj, attr, value)
 
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            context[METER].before(operator, [left, right])
-            return super().call_binop(context, operator, left, right)
+    def wrap_str_format(self, value: Any) -> None:
+        """Texts have no methods to format: fields can be of any width."""
 
-        def call(self, context: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
-            meter, own = context[METER], getattr(called, "__self__", None)
-            args = tuple(map(meter.listed, args))
-            if isinstance(own, (str, bytes)):
-                meter.before(called.__name__, [own, *args, *kwargs.values()])
-            return super().call(context, called, *args, **kwargs)
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        context[METER].before(operator, [left, right])
+        return super().call_binop(context, operator, left, right)
 
-        def handle_exception(self, source: Any = None) -> Any:
-            raise  # as it is: where it stands in the template takes long to find out
+    def call(self, context: Any, called: Any, /, *args: Any, **kwargs: Any) -> Any:
+        meter, own = context[METER], getattr(called, "__self__", None)
+        args = tuple(map(meter.listed, args))
+        if isinstance(own, (str, bytes)):
+            meter.before(called.__name__, [own, *args, *kwargs.values()])
+        return super().call(context, called, *args, **kwargs)
 
-        def _parse(self, *given: Any) -> Any:
-            return nodes.visit(super()._parse(*given))
+    def handle_exception(self, source: Any = None) -> Any:
+        raise  # as it is: where it stands in the template takes long to find out
 
-    return Sandbox
+    def _parse(self, *given: Any) -> Any:
+        return _Metered().visit(super()._parse(*given))
+
+
+class _HeldNamespace(Namespace):
+    def __repr__(self) -> str:
+        """Does not show what it holds, which may be itself."""
+        return "<namespace>"
 
 
 def _counted(own: Any, name: str) -> Callable[..., Any]:
@@ -167,20 +167,14 @@ def _counted(own: Any, name: str) -> Callable[..., Any]:
 
 @cache
 def _environment() -> Any:
-    from jinja2 import pass_context
-    from jinja2.ext import loopcontrols
-    from jinja2.utils import Namespace
-
-    # a namespace does not show what it holds, which may be itself
-    held = type("HeldNamespace", (Namespace,), {"__repr__": lambda self: "<namespace>"})
-    plain = _sandbox()()
+    plain: Any = _Sandbox()
     plain.filters["tojson"] = _json
-    own = _sandbox()(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], optimized=False)
+    own: Any = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], optimized=False)
     own.filters = {name: pass_context(_counted(plain, name)) for name in FILTERS}
     own.filters[MADE] = pass_context(lambda context, value: context[METER].made(value))
     own.filters[EACH] = pass_context(lambda context, values: context[METER].each(values))
     own.globals = {name: own.globals[name] for name in ("range", "dict")}
-    own.globals |= {"namespace": held, "raise_exception": _refuse, "strftime_now": _now}
+    own.globals |= {"namespace": _HeldNamespace, "raise_exception": _refuse, "strftime_now": _now}
     return own
 
 

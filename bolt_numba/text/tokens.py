@@ -68,7 +68,7 @@ class TextTokenizer:
 
     def __init__(self, path: Path, max_tokens: int | None = None, lower: bool = False) -> None:
         self.path, self.lower = path, lower
-        self.own = tokenizer_of(read_text(path, MOST_BYTES, f"at most {MOST_BYTES}"), path)
+        self.own = tokenizer_of(read_text(path, MOST_BYTES, "a tokenizer"), path)
         said = self.own.truncation or {}
         self.max_tokens = min(max_tokens or said.get("max_length") or USUAL_TOKENS, MOST_LETTERS)
         if self.max_tokens <= (special := self.own.num_special_tokens_to_add(False)):

@@ -415,7 +415,7 @@ def test_settings_of_texts_want_a_decoder(tmp_path: Path) -> None:
 
 def test_a_context_that_is_too_long_is_told(place: Path) -> None:
     settings = ModelSettings(context=10_000, is_of_texts=True, compile={"threads": 1})
-    with pytest.raises(SettingsError, match="sequences, context: context: got 10000, wanted at most the 128"):
+    with pytest.raises(SettingsError, match="sequences, context: context: got 10000, wanted from 2 to the 128"):
         ServedModel("m", "1", StoredVersion(place, None, settings, ()))
 
 

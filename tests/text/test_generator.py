@@ -397,7 +397,7 @@ def test_prompts_that_cannot_be(one: Generator, file: Path) -> None:
     with pytest.raises(DataError, match="text: got 1 tokens, wanted at least 2"):
         one.perplexity("x")
     assert one.generate("x" * 127).finish_reason in ("length", "stop")  # one token has a place
-    with pytest.raises(OptionError, match="context: got 129, wanted at most the 128"):
+    with pytest.raises(OptionError, match="context: got 129, wanted from 2 to the 128"):
         Generator(file, context=129)
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.errors import DataError, OptionError
-from bolt_numba.base.options import count_of
+from bolt_numba.base.options import count_of, want_number
 from bolt_numba.base.records import record
 from bolt_numba.base.types import Array
-from bolt_numba.text.sampling import logprobs
+from bolt_numba.text.sampling import greatest, logprobs
 
 NEVER = "never"
-MOST_BEAMS = 64
+MOST_BEAMS, MOST_PENALTY = 64, 10.0
 
 
 @record(frozen=True)
@@ -48,22 +48,13 @@ class BeamSettings:
         count_of("max_tokens", self.max_tokens)
         if count_of("num_beams", self.num_beams) > MOST_BEAMS:
             raise OptionError(f"num_beams: got {self.num_beams}, wanted at most {MOST_BEAMS}")
-        penalty: Any = self.length_penalty
-        if isinstance(penalty, bool) or not isinstance(penalty, (int, float)) or not math.isfinite(penalty):
-            raise OptionError(f"length_penalty: got {penalty!r:.80}, wanted a number")
+        want_number("length_penalty", self.length_penalty, -MOST_PENALTY, MOST_PENALTY)
         if not isinstance(self.early_stopping, bool) and self.early_stopping != NEVER:
             raise OptionError(f"early_stopping: got {self.early_stopping!r:.80}, wanted True, False or {NEVER!r}")
         for name in ("no_repeat_ngram_size", "min_tokens"):
-            given: Any = getattr(self, name)
-            if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-                raise OptionError(f"{name}: got {given!r:.80}, wanted a whole number from 0")
-
-        tokens: Any = [
-            *self.never,
-            *self.at_first,
-            *(one for one in (self.begin_with, self.end_with, self.times, self.latest) if one is not None),
-        ]
-        if odd := [one for one in tokens if type(one) is not int or one < 0]:
+            count_of(name, getattr(self, name), 0)
+        lone: Any = [one for one in (self.begin_with, self.end_with, self.times, self.latest) if one is not None]
+        if odd := [one for one in (*self.never, *self.at_first, *lone) if type(one) is not int or one < 0]:
             raise OptionError(f"never, at_first, begin_with, end_with, times: got {odd[0]!r:.80}, wanted tokens")
 
     def bound(self, scores: Array, tokens: Sequence[int], first: int, ends: frozenset[int]) -> None:
@@ -133,10 +124,8 @@ class BeamSearch:
         if np.isnan(flat.max()):
             raise DataError("logits: got what is no number, wanted numbers")
         kept = min(count * max(2, 1 + len(self.ends)), flat.size) if count > 1 else 1
-        best = np.argpartition(flat, flat.size - kept)[flat.size - kept :]
-        best = best[np.lexsort((best, -flat[best]))]  # of equal ones the first
         under_way, ended = list[tuple[float, int, int]](), list[tuple[float, list[int]]]()
-        for place, at in enumerate(best.tolist()):
+        for place, at in enumerate(greatest(flat, kept).tolist()):
             score, (source, token) = float(flat[at]), divmod(at, rows.shape[1])
             if score == -math.inf:
                 break
