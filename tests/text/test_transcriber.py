@@ -17,6 +17,7 @@ from bolt_numba.cli.app import run
 from bolt_numba.errors import BoltError, BudgetError, DataError, DTypeError, InvalidModelError, OptionError
 from bolt_numba.preprocessing import open_sound
 from bolt_numba.types import Array
+from tests.test_audio_steps import mel_slaney, spectrum
 from tests.text.golden_speech import CASES, FILE, LANGUAGES, RATE, SECONDS, sound
 
 pytest.importorskip("tokenizers")
@@ -56,6 +57,16 @@ def test_it_hears_what_transformers_hears(transcriber: Any, case: int) -> None:
         is_last = min(tokens[-2:]) >= FIRST  # it has the time of the part behind it, too
         assert part.tokens == (tokens[:-1] if is_last else tokens)
         assert (part.start, part.end) == (pytest.approx(start), pytest.approx(end))
+
+
+def test_spectrograms_are_those_of_the_formula(transcriber: Any) -> None:
+    """Pieces of a long sound are as near to it as those of a short one."""
+    for case in (0, 8):
+        x = np.pad(sound(case), (0, max(SECONDS * RATE - len(sound(case)), 0)))
+        bands = mel_slaney(RATE, 400, 80) @ spectrum(x, 400, 400, 160, True, "reflect", 2)[:, :-1]
+        levels = np.log10(np.maximum(bands, 1e-10))
+        wanted = (np.maximum(levels, levels.max() - 8) + 4) / 4
+        np.testing.assert_allclose(transcriber.heard(sound(case))[0], wanted, atol=1e-4)
 
 
 def written(samples: Array, rate: int = RATE, width: int = 2) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +31,8 @@ USUAL = {"feature_size": 80, "sampling_rate": 16000, "hop_length": 160, "n_fft":
 NEUTRAL = {"feature_extractor_type": "WhisperFeatureExtractor", "dither": 0, "do_normalize": False, "padding_value": 0}
 HIGHEST_HERTZ = 8000.0
 """Of the bands, whatever the rate."""
+SPAN, SHIFT = np.float32(8), np.float32(4)
+"""How far levels lie below the greatest at most, and what brings them near to 1, in powers of ten."""
 USUAL_TASK = "transcribe"
 
 
@@ -68,11 +69,10 @@ class Transcriber(Translator):
         where = self.folder / PREPROCESSOR
         said = settings_of(where)
         want_neutral(where, said, NEUTRAL)
-        bands, self.rate, hop, frame, seconds = (value_of(where, said, key, int) or n for key, n in USUAL.items())
-        self.chunk, self.hop = seconds * self.rate, hop
+        bands, self.rate, self.hop, frame, seconds = (value_of(where, said, key, int) or n for key, n in USUAL.items())
+        self.chunk, self.frame = seconds * self.rate, frame
         ask(self.chunk * F32.itemsize, f"{where}: {seconds} seconds")
-        levels = Audio(log="log10", span=8, mean=-4, std=4, drop_last=True, high=HIGHEST_HERTZ)
-        steps = replace(levels, rate=self.rate, frame=frame, hop=hop, bands=bands)
+        steps = Audio(self.rate, frame, self.hop, center=False, bands=bands, high=HIGHEST_HERTZ, log="log10")
         self.listen = compile(steps.graph(), threads=options.get("threads"))
         self.languages, self.tasks = self._tokens("lang_to_id"), self._tokens("task_to_id")
         self.no_times = value_of(self.folder / GENERATION, self._said, "no_timestamps_token_id", int)
@@ -104,13 +104,13 @@ class Transcriber(Translator):
             raise OptionError(f"timestamps: got True, wanted False: {GENERATION} names no tokens for them")
         if timed:
             settings = {"latest": self._said.get("max_initial_timestamp_index"), **settings, "times": first}
-        (heard,) = self.listen(np.pad(samples, (0, max(self.chunk - len(samples), 0))))
+        heard = self.heard(samples)
         most, ends = max(self.chunk // self.hop, 1), max(len(samples) // self.hop, 1)
-        begin, parts, place = list[int](), list[SpokenPart](), 0
+        begin, parts, place, spec = list[int](), list[SpokenPart](), 0, self.encoder.inputs[0]
         while place < ends:
             window = heard[:, :, place : place + most]
             window = np.pad(window, ((0, 0), (0, 0), (0, most - window.shape[2])))
-            reader = self._reader({self.encoder.inputs[0].name: window})
+            reader = self._reader({spec.name: window.astype(spec.dtype)})
             begin = begin or self._begin(reader, language, task, timed)
             made = [t for t in self._found(reader, self._beams(begin, settings)).tokens if t not in self.ends]
             step = max(most // max(reader.encoded[HIDDEN].shape[1], 1), 1)
@@ -122,6 +122,16 @@ class Transcriber(Translator):
             place += most if moved is None else max(moved, 1) * step
         spoken = next((name for name, token in self.languages.items() if token in begin), None)
         return Transcript("".join(part.text for part in parts).strip(), spoken, parts)
+
+    def heard(self, samples: Array) -> Array:
+        """The spectrogram of a sound and of silence up to what is heard at once, f32[1, bands, frames]."""
+        whole = np.pad(samples, (0, max(self.chunk - len(samples), 0)))
+        ends = [*range(0, len(whole) // self.hop, max(self.chunk // self.hop, 1)), len(whole) // self.hop]
+        whole = np.pad(whole, self.frame // 2, "reflect")  # piece by piece, as transforms take ten times the memory
+        last = self.frame - self.hop
+        made = [self.listen(whole[i * self.hop : j * self.hop + last])[0] for i, j in pairwise(ends)]
+        levels = np.concatenate(made, 2)
+        return np.asarray((np.maximum(levels, levels.max() - SPAN) + SHIFT) / SHIFT)
 
     def _begin(self, reader: CrossDecoder, language: str | None, task: str | None, timed: bool) -> list[int]:
         """Tokens before the first word."""
