@@ -60,17 +60,22 @@ def generate(
     schema: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="A schema that it follows.")] = None,
     grammar: Annotated[Path | None, typer.Option("--grammar", metavar="FILE", help="A grammar of Lark.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="PROMPT is a message, which the model answers.")] = False,
+    beams: Annotated[int | None, typer.Option("--beams", min=1, help="Search for the likeliest, by so many.")] = None,
     more: Mapping[str, Any] = {},
     options: Mapping[str, Any] = {},
 ) -> None:
     """Go on with a text, as the model would."""
     how = {"stop": stop, "json_schema": _read(schema), "grammar": _read(grammar), **_how(max_tokens, settings)}
     text = _typed().removesuffix("\n") if prompt == "-" else prompt  # `echo` adds it, and models go on otherwise then
+    said: Any = [{"role": "user", "content": text}] if chat else text
+    if beams is not None:
+        if more["look_up"] or any(given not in (None, []) for name, given in how.items() if name != "max_tokens"):
+            raise typer.BadParameter("got it with options of texts that are drawn", param_hint="--beams")
+        with _opened(model, sequences=beams, context=more["context"], **options) as made:
+            console.write(console.plain(made.search(said, num_beams=beams, max_tokens=max_tokens)[0].text))
+        return
     with _opened(model, **more, **options) as made:
-        if chat:
-            _answer(made, [{"role": "user", "content": text}], how)
-        else:
-            _stream(made, text, how)
+        (_answer if chat else _stream)(made, said, how)
 
 
 @takes_options(without=("stages",), settings=SETTINGS, more=(CONTEXT, LOOK_UP))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bolt_numba.text.answers import Answer, Generation, TextPiece
+    from bolt_numba.text.beams import TranslatedText
     from bolt_numba.text.encoded.transcriber import SpokenPart, Transcriber, Transcript
-    from bolt_numba.text.encoded.translator import TranslatedText, Translator
+    from bolt_numba.text.encoded.translator import Translator
     from bolt_numba.text.encoder import Encoder
     from bolt_numba.text.generator import Generator
     from bolt_numba.text.sampling import Likely, Sampling
@@ -21,7 +22,7 @@ _HOME = {
     "Answer": "answers", "Encoder": "encoder", "Generation": "answers", "Generator": "generator", "Likely": "sampling",
     "PromptLengthError": "tokens",
     "TextPiece": "answers", "Sampling": "sampling", "SpokenPart": "encoded.transcriber", "TokenRow": "tokens",
-    "Transcriber": "encoded.transcriber", "Transcript": "encoded.transcriber", "TranslatedText": "encoded.translator",
+    "Transcriber": "encoded.transcriber", "Transcript": "encoded.transcriber", "TranslatedText": "beams",
     "Translator": "encoded.translator", "TruncationWarning": "tokens",
 }  # fmt: skip
 """Where each name lives; a program that only embeds does without what generates."""

@@ -24,13 +24,16 @@ Guess = Callable[[int, Sequence[int], int], Sequence[int]]
 
 
 class Writing:
-    """One sequence: its tokens so far, and what is done with another."""
+    """One sequence: its tokens so far, and what is done with another.
+
+    mates: sequences of one answer, itself among them, each with a slot, which come and leave together.
+    """
 
     def __init__(self, answer: Answer, prompt: Sequence[int], most: int, chooser: Sampler, speller: Speller) -> None:
         self.answer, self.tokens, self.most = answer, [*prompt], most
         self.chooser, self.speller = chooser, speller
         self.likely = chooser.settings.logprobs
-        self.slot, self.done, self.guessed = -1, 0, list[int]()
+        self.slot, self.done, self.guessed, self.mates = -1, 0, list[int](), [self]
         self.is_anew = chooser.settings.seed is not None
         """Whether nothing is taken from a cache: prompts and steps round otherwise, and a seed shall decide alone."""
 
@@ -121,13 +124,16 @@ class Batch:
         for writing in [each for each in self.waiting if each.answer.is_cancelled]:  # their prompts take memory
             self.waiting.remove(writing)
             writing.answer.add(TextPiece("", finish_reason=CANCELLED))
-        free = [*{*range(self.decoder.slots)} - {each.slot for each in self.active}]
-        while free and self.waiting:
+        free = sorted({*range(self.decoder.slots)} - {each.slot for each in self.active})
+        while self.waiting and len(free) >= len(self.waiting[0].mates):
             writing = self.waiting.popleft()
             begin = [] if writing.is_anew else writing.tokens[:-1]
             slot = max(free, key=lambda s: (common(self.kept[s], begin), -self.used[s]))
             free.remove(slot)
-            self.active.append(writing)
+            for mate in writing.mates[1:]:
+                mate.slot = free.pop(0)
+                self.kept[mate.slot] = []
+            self.active += writing.mates
             self._begin(writing, slot, begin)
 
     def _begin(self, writing: Writing, slot: int, begin: Sequence[int]) -> None:
@@ -144,7 +150,7 @@ class Batch:
 
     def _turn(self) -> None:
         """A piece of one prompt, then a step of all others."""
-        for writing in [each for each in self.active if each.answer.is_cancelled]:
+        for writing in [each for each in self.active if each.answer.is_cancelled and each is each.mates[0]]:
             writing.answer.add(TextPiece(writing.speller.end(), finish_reason=CANCELLED))
             self._leave(writing)
         prompts = [each for each in self.active if len(each.tokens) - each.done > 1][:1]
@@ -200,15 +206,17 @@ class Batch:
 
     def _leave(self, writing: Writing) -> None:
         self.clock += 1
-        self.used[writing.slot] = self.clock
-        self.kept[writing.slot] = writing.tokens[: writing.done]
-        self.active.remove(writing)
+        for each in writing.mates:
+            self.used[each.slot] = self.clock
+            self.kept[each.slot] = each.tokens[: each.done]
+            self.active.remove(each)
 
     def _fail(self, writings: Sequence[Writing], error: Exception) -> None:
         told: BoltError = as_bolt_error(error, "generate")
         for each in writings:
             if each in self.active:
-                each.done = 0  # nobody knows what is in the cache
+                for mate in each.mates:
+                    mate.done = 0  # nobody knows what is in the cache
                 self._leave(each)
                 each.answer.fail(told)
 

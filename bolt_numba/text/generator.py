@@ -17,6 +17,7 @@ from bolt_numba.compiling import compile
 from bolt_numba.sessions.known import metadata_of
 from bolt_numba.text.answers import Answer, Generation, TextPiece
 from bolt_numba.text.batching import PIECE, Batch, Guess, Writing
+from bolt_numba.text.beams import Beam, BeamSearch, TranslatedText, beam_settings
 from bolt_numba.text.decoders import Decoder, Stretch, decoder_of
 from bolt_numba.text.drafts import Draft, LookUp
 from bolt_numba.text.grammars import Grammars
@@ -165,6 +166,32 @@ class Generator:
         speller = Speller(self.tokenizer, tokens, how.stops, how.special_tokens)
         self._batch.add(Writing(answer, tokens, most, Sampler(how, tokens, grammar, self.layout.ends), speller))
         return answer
+
+    @border("search")
+    def search(self, prompt: Prompt, *, n: int = 1, num_beams: int = 4, **settings: Any) -> list[TranslatedText]:
+        """The likeliest texts behind a prompt that a search finds, the best first: ``n`` of them at most.
+
+        Each of ``num_beams`` texts under way takes the place of a sequence.  settings: the other fields of
+        `BeamSettings`.  Raises OptionError for one, else as `generate`.
+        """
+        how = beam_settings({"num_beams": num_beams, **settings})
+        if num_beams > self.decoder.slots or count_of("n", n) > num_beams:
+            most = f"{num_beams} beams of {self.decoder.slots} sequences"
+            raise OptionError(f"num_beams, n: got {n} of {most}, wanted as many sequences as beams, and n of these")
+        tokens = self.tokens(prompt)
+        how = beam_settings({**vars(how), "max_tokens": min(how.max_tokens, self.context - len(tokens))})
+        answer, search = Answer(len(tokens), False), BeamSearch(how, tokens, self.layout.ends)
+        parts = answer, Sampler(_USUAL, tokens), Speller(self.tokenizer, tokens)
+        beams = [Beam(search, self.decoder, [] if i else tokens, *parts) for i in range(num_beams)]
+        for beam in beams:
+            beam.mates = [*beams]
+        self._batch.add(beams[0])
+        _ended([answer])
+        return [TranslatedText(self._spelled(tokens, made), made, score) for score, made in search.results()[:n]]
+
+    def _spelled(self, prompt: Sequence[int], made: Sequence[int]) -> str:
+        speller = Speller(self.tokenizer, prompt)
+        return "".join([*(speller.add(token) for token in made if token not in self.layout.ends), speller.end()])
 
     @border("tokens")
     def tokens(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:

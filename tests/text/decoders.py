@@ -108,3 +108,21 @@ def whole(path: Path, template: str = TEMPLATE, context: int = CONTEXT, **option
     }  # fmt: skip
     bn.save(graph, path)
     return path
+
+
+def logits_of(session: Any, tokens: list[int]) -> Array:
+    """Logits of all tokens, of one run without a past."""
+    count = len(tokens)
+    caches = {s.name: np.zeros((1, GROUPS, count + 1, SIZE), "f4") for s in session.inputs if "past_key" in s.name}
+    feeds = {"input_ids": np.array([tokens]), "past_lengths": np.zeros(1, "i4"), "rows": np.arange(count), **caches}
+    made: Array = session(feeds)["logits"]
+    return made
+
+
+def greedy(session: Any, tokens: list[int], count: int) -> list[int]:
+    made = list(tokens)
+    for _ in range(count):
+        made.append(int(logits_of(session, made)[-1].argmax()))
+        if made[-1] == 257:
+            break
+    return made[len(tokens) :]

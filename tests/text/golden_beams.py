@@ -30,6 +30,11 @@ CASES: list[dict[str, Any]] = [
     {"num_beams": 4, "eos_token_id": [END, 7]}, {"num_beams": 3, "min_length": 5}, {"num_beams": 1, "min_length": 7},
 ]  # fmt: skip
 SEEDS = 6
+PROMPT, SEVERAL = [1, 5, 2], [
+    {"num_beams": 4, "num_return_sequences": 3, "length_penalty": penalty, "early_stopping": early}
+    for penalty in (1.0, -1.0) for early in (False, True, "never")
+]  # fmt: skip
+"""A longer beginning, of which the likeliest texts are wanted, each without it."""
 
 
 def table(seed: int) -> tuple[Array, Array]:
@@ -74,6 +79,12 @@ def main() -> None:
             common = {"eos_token_id": END, "pad_token_id": 2, "max_length": LONGEST, "use_cache": False, **case}
             made = model.generate(torch.tensor([[START]]), generation_config=GenerationConfig(**common))
             rows.append({"seed": seed, "settings": case, "tokens": made[0].tolist()[1:]})
+    for case in SEVERAL:
+        for seed in range(SEEDS):
+            model = TableModel(PretrainedConfig(vocab_size=WORDS), table(seed))
+            common = {"eos_token_id": END, "pad_token_id": 2, "max_length": LONGEST, "use_cache": False, **case}
+            made = model.generate(torch.tensor([PROMPT]), generation_config=GenerationConfig(**common))
+            rows.append({"seed": seed, "settings": case, "texts": [row[len(PROMPT) :] for row in made.tolist()]})
     FILE.write_text(json.dumps(rows))
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bolt_numba.errors import OptionError
-from bolt_numba.text.encoded.beams import BeamSearch, BeamSettings
+import bolt_numba as bn
+from bolt_numba.errors import BoltError, OptionError
+from bolt_numba.text import Generator
+from bolt_numba.text.beams import BeamSearch, BeamSettings
 from bolt_numba.text.sampling import logprobs
-from tests.text.golden_beams import CASES, END, FILE, LONGEST, START, WORDS, logits, table
+from tests.text.decoders import greedy, logits_of, whole
+from tests.text.golden_beams import CASES, END, FILE, LONGEST, PROMPT, SEVERAL, START, WORDS, logits, table
 
 NAMES = {
     "suppress_tokens": "never", "begin_suppress_tokens": "at_first", "forced_bos_token_id": "begin_with",
@@ -20,8 +25,8 @@ NAMES = {
 }  # fmt: skip
 
 
-def search(tables: Any, ends: list[int], **settings: Any) -> BeamSearch:
-    beams = BeamSearch(BeamSettings(**settings), [START], ends)
+def search(tables: Any, ends: list[int], begin: Sequence[int] = (START,), **settings: Any) -> BeamSearch:
+    beams = BeamSearch(BeamSettings(**settings), begin, ends)
     while not beams.is_done:
         before = beams.tokens
         kept = beams.step(logits(tables, [tokens[-1] for tokens in before], len(before[0]) - 1))
@@ -42,9 +47,21 @@ def test_as_transformers(case: int) -> None:
         own |= {"min_tokens": max(0, own.pop("min_length", 0) - 1)}
         own |= {"never": [*own.get("never", ()), *never], "max_tokens": LONGEST - 1}
         found = search(table(row["seed"]), ends if isinstance(ends, list) else [ends], **own)
-        made = found.result()[1]
+        made = found.results()[0][1]
         assert made == row["tokens"][: len(made)], row  # its results are padded
         assert {*row["tokens"][len(made) :]} <= {2}, row
+
+
+@pytest.mark.parametrize("case", range(len(SEVERAL)))
+def test_the_likeliest_few_as_transformers(case: int) -> None:
+    """Behind a longer beginning, which does not count as a part of their length."""
+    for row in [row for row in json.loads(FILE.read_text()) if row["settings"] == SEVERAL[case]]:
+        settings, most = dict(row["settings"]), LONGEST - len(PROMPT)
+        count = settings.pop("num_return_sequences")
+        found = search(table(row["seed"]), [END], PROMPT, max_tokens=most, **settings)
+        for (_, made), wanted in zip(found.results()[:count], row["texts"], strict=True):
+            assert made == wanted[: len(made)], row
+            assert {*wanted[len(made) :]} <= {2}, row
 
 
 def test_the_likeliest_of_all_texts() -> None:
@@ -59,7 +76,7 @@ def test_the_likeliest_of_all_texts() -> None:
         )
         best = max(best, score / len(text))
     found = search(tables, [END], max_tokens=longest, num_beams=64, early_stopping="never")
-    assert found.result()[0] == pytest.approx(best)
+    assert found.results()[0][0] == pytest.approx(best)
 
 
 @pytest.mark.parametrize(
@@ -77,4 +94,61 @@ def test_settings_are_held_to_what_they_can_be(settings: dict[str, Any], told: s
 
 def test_all_tokens_may_be_out_of_reach() -> None:
     found = search(table(0), [END], num_beams=2, never=range(WORDS))
-    assert found.result()[1] == []
+    assert found.results()[0][1] == []
+
+
+# --- in generators ---------------------------------------------------------------------------------------------------
+
+PROMPTS, BESIDE = ["Once upon a time", "x"], "The train is late, and the cat sleeps."
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("tokenizers")
+    return whole(tmp_path_factory.mktemp("decoder") / "small.bolt")
+
+
+@pytest.fixture(scope="module")
+def session(file: Path) -> Any:
+    return bn.compile(file, threads=1)
+
+
+@pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"length_penalty": 2.0}, {"early_stopping": True}], ids=str)
+def test_searches_find_what_whole_runs_find(file: Path, session: Any, how: dict[str, Any]) -> None:
+    """Slots change hands as texts go on from others; another text is made meanwhile, and one asks for a place."""
+    with Generator(file, threads=1, sequences=5) as made:
+        wanted = made.generate(BESIDE, max_tokens=12, temperature=0.0).tokens
+        beside = [made.submit(BESIDE, max_tokens=12, temperature=0.0) for _ in range(3)]
+        for prompt in PROMPTS:
+            found = made.search(prompt, n=3, max_tokens=12, **how)
+            tokens = made.tokens(prompt)
+            beams = BeamSearch(BeamSettings(**{"num_beams": 4, "max_tokens": 12} | how), tokens, made.layout.ends)
+            while not beams.is_done:
+                beams.step(np.stack([logits_of(session, row)[-1] for row in beams.tokens]))
+            scores, rows = zip(*beams.results()[:3], strict=True)
+            assert [each.tokens for each in found] == [*rows]
+            assert [each.score for each in found] == pytest.approx(scores, abs=1e-4)
+        assert [each.result(60).tokens for each in beside] == [wanted] * 3
+        assert made.under_way == (0, 0)
+        (single,) = made.search(PROMPTS[0], num_beams=1, max_tokens=5)
+        assert single.tokens == greedy(session, made.tokens(PROMPTS[0]), 5)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({}, "wanted as many sequences as beams"), ({"num_beams": 2, "n": 3}, "num_beams, n: got 3 of 2 beams"),
+        ({"num_beams": 2, "n": 0}, "n: got 0"), ({"num_beams": 2, "width": 3}, "'width' is not one of"),
+    ],
+)  # fmt: skip
+def test_searches_that_cannot_be(file: Path, how: dict[str, Any], told: str) -> None:
+    with Generator(file, threads=1, sequences=3) as made, pytest.raises(OptionError, match=told):
+        made.search("Once", **how)
+
+
+def test_a_search_that_fails_leaves_its_places(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BeamSearch, "step", lambda self, logits: 1 / 0)
+    with Generator(file, threads=1, sequences=3) as made:
+        with pytest.raises(BoltError, match="ZeroDivisionError"):
+            made.search("Once", num_beams=3)
+        assert made.under_way == (0, 0)

@@ -28,7 +28,7 @@ from bolt_numba.text.sampling import Sampler
 from bolt_numba.text.spelling import Speller
 from bolt_numba.types import Array
 from tests.models import FetchError, fetch
-from tests.text.decoders import GROUPS, SIZE, whole
+from tests.text.decoders import GROUPS, SIZE, greedy, logits_of, whole
 
 pytest.importorskip("tokenizers")
 PROMPTS = ["Once upon a time", "x", "The train is late, and the cat sleeps.", "Once upon a bridge", "日本 cat"]
@@ -51,27 +51,9 @@ def many(file: Path) -> Iterator[Generator]:
         yield made
 
 
-def logits_of(session: Any, tokens: list[int]) -> Array:
-    """Logits of all tokens, of one run without a past."""
-    count = len(tokens)
-    caches = {s.name: np.zeros((1, GROUPS, count + 1, SIZE), "f4") for s in session.inputs if "past_key" in s.name}
-    feeds = {"input_ids": np.array([tokens]), "past_lengths": np.zeros(1, "i4"), "rows": np.arange(count), **caches}
-    made: Array = session(feeds)["logits"]
-    return made
-
-
 @pytest.fixture(scope="module")
 def session(file: Path) -> Any:
     return bn.compile(file, threads=1)
-
-
-def greedy(session: Any, tokens: list[int], count: int) -> list[int]:
-    made = list(tokens)
-    for _ in range(count):
-        made.append(int(logits_of(session, made)[-1].argmax()))
-        if made[-1] == 257:
-            break
-    return made[len(tokens) :]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

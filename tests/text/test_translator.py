@@ -10,7 +10,7 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.errors import DataError, DTypeError, InvalidModelError, OptionError
-from bolt_numba.text.encoded.beams import BeamSearch, BeamSettings
+from bolt_numba.text.beams import BeamSearch, BeamSettings
 from tests.text.translators import ALONE, END, MERGED, PAIR, START, folder
 
 pytest.importorskip("tokenizers")
@@ -53,7 +53,7 @@ def test_it_finds_what_a_plain_search_finds(translator: Any, settings: dict[str,
     for text in TEXTS:
         ids = translator.tokenizer.rows([(text,)])[0].ids[None].astype(np.int64)
         feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-        wanted = plain(path, feeds, BeamSettings(**{"max_tokens": 11, "num_beams": 3} | settings)).result()
+        wanted = plain(path, feeds, BeamSettings(**{"max_tokens": 11, "num_beams": 3} | settings)).results()[0]
         found = translator.translate(text, **settings)
         assert found.tokens == wanted[1]
         assert found.score == pytest.approx(wanted[0], abs=1e-4)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bolt_numba.cli.app import run
+from bolt_numba.cli.console import plain
 from bolt_numba.text import Generator
 from bolt_numba.text.answers import Answer, TextPiece
 from tests.text.decoders import whole
@@ -26,6 +27,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one(file: Path) -> Iterator[Generator]:
     with Generator(file, threads=1) as made:
         yield made
+
+
+def test_generate_searches(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how = ["--threads", "1", "--max-tokens", "6", "--beams", "2"]
+    assert run(["generate", str(file), "Once upon", *how]) == 0
+    with Generator(file, threads=1, sequences=2) as made:
+        assert capsys.readouterr().out == plain(made.search("Once upon", num_beams=2, max_tokens=6)[0].text) + "\n"
+    assert run(["generate", str(file), "Once upon", "--top-k", "3", *how]) == 2
+    assert "--beams: got it with options of texts that are drawn" in capsys.readouterr().err
 
 
 def test_generate_writes_the_text(

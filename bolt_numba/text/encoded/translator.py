@@ -8,17 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from bolt_numba.base.border import border
 from bolt_numba.base.errors import DataError, DTypeError, InvalidModelError, OptionError
-from bolt_numba.base.options import not_among
 from bolt_numba.base.types import Array
 from bolt_numba.compiling import compile
+from bolt_numba.text.beams import BeamSearch, BeamSettings, TranslatedText, beam_settings
 from bolt_numba.text.decoders import BRANCH, IDS, LOGITS, PAST, PRESENT
-from bolt_numba.text.encoded.beams import BeamSearch, BeamSettings
 from bolt_numba.text.layout import TOKENIZER, path_of, settings_of
 from bolt_numba.text.opened import CONFIG, GENERATION
 from bolt_numba.text.tokens import TextTokenizer
@@ -42,14 +41,6 @@ SAID = {
 NEUTRAL = {"repetition_penalty": 1, "encoder_no_repeat_ngram_size": 0, "num_beam_groups": 1, "diversity_penalty": 0}
 """What is not done here, and the value that asks for nothing."""
 USUAL_LENGTH, MOST_SOURCE = 20, 1 << 14
-
-
-class TranslatedText(NamedTuple):
-    """A text, its tokens, and the score by which the search preferred it."""
-
-    text: str
-    tokens: list[int]
-    score: float
 
 
 class CrossDecoder:
@@ -189,11 +180,9 @@ class Translator:
 
     def _beams(self, begin: Sequence[int], settings: Mapping[str, Any]) -> BeamSearch:
         """A search; tokens before the first count where the files bound the whole."""
-        if unknown := settings.keys() - vars(_USUAL).keys():
-            raise OptionError(not_among("settings", sorted(unknown), [*vars(_USUAL)]))
         more = 0 if self._said.get("max_new_tokens") else len(begin) - len(self.begin)
         made = {**self.settings, "max_tokens": max(self.settings["max_tokens"] - more, 1), **settings}
-        return BeamSearch(BeamSettings(**made), begin, self.ends)
+        return BeamSearch(beam_settings(made), begin, self.ends)
 
     def _reader(self, feeds: Mapping[str, Array]) -> CrossDecoder:
         """A decoder that looks at what the encoder makes of this."""
@@ -205,7 +194,7 @@ class Translator:
         sources = [0]
         while not beams.is_done:
             sources = beams.step(decoder.run(beams.tokens, sources))
-        score, tokens = beams.result()
+        score, tokens = beams.results()[0]
         return TranslatedText(str(self.tokenizer.own.decode(tokens)), tokens, score)
 
     def _inputs(self, source: str | Mapping[str, Any]) -> dict[str, Array]:
@@ -218,9 +207,6 @@ class Translator:
         known = {"input_ids": row.ids[None], "attention_mask": np.ones((1, len(row.ids)), np.int64)}
         specs = {spec.name: spec.dtype for spec in self.encoder.inputs if spec.name in known}
         return {name: known[name].astype(dtype) for name, dtype in specs.items()}
-
-
-_USUAL = BeamSettings()
 
 
 def want_neutral(where: Path, said: Mapping[str, Any], neutral: Mapping[str, Any]) -> None:

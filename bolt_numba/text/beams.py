@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bolt_numba.base.errors import DataError, OptionError
-from bolt_numba.base.options import count_of, want_number
+from bolt_numba.base.options import count_of, not_among, want_number
 from bolt_numba.base.records import record
 from bolt_numba.base.types import Array
-from bolt_numba.text.sampling import greatest, logprobs
+from bolt_numba.text.answers import STOP, Answer, TextPiece
+from bolt_numba.text.batching import Writing, common
+from bolt_numba.text.decoders import Decoder
+from bolt_numba.text.sampling import Sampler, greatest, logprobs
+from bolt_numba.text.spelling import Speller
 
 NEVER = "never"
 MOST_BEAMS, MOST_PENALTY = 64, 10.0
@@ -96,6 +100,24 @@ class BeamSettings:
             scores[:first] = -math.inf
 
 
+def beam_settings(given: Mapping[str, Any]) -> BeamSettings:
+    """Settings by their names.  Raises OptionError for a name that there is not, and as `BeamSettings`."""
+    if unknown := given.keys() - vars(_USUAL).keys():
+        raise OptionError(not_among("settings", sorted(unknown), [*vars(_USUAL)]))
+    return BeamSettings(**given)
+
+
+_USUAL = BeamSettings()
+
+
+class TranslatedText(NamedTuple):
+    """A text, its tokens, and the score by which the search preferred it."""
+
+    text: str
+    tokens: list[int]
+    score: float
+
+
 class BeamSearch:
     """The search for one text.
 
@@ -152,7 +174,49 @@ class BeamSearch:
         length: int = settings.max_tokens if is_longest else made
         return bool(best / length**settings.length_penalty > self.found[-1][0])
 
-    def result(self) -> tuple[float, list[int]]:
-        """The likeliest text, without what it began with, and its score."""
-        score, tokens = max(self.found, key=lambda row: row[0], default=(float(self.scores[0]), self.tokens[0]))
-        return score, tokens[self.first :]
+    def results(self) -> list[tuple[float, list[int]]]:
+        """Texts without what they began with, and their scores, the likeliest first."""
+        found = self.found or [(float(self.scores[0]), self.tokens[0])]
+        return [(score, tokens[self.first :]) for score, tokens in sorted(found, key=lambda row: -row[0])]
+
+
+class Beam(Writing):
+    """One of the texts among which a search looks for the likeliest.
+
+    Their slots are filled by the first one's prompt, and change hands as texts go on from others.
+    """
+
+    def __init__(
+        self, search: BeamSearch, decoder: Decoder, tokens: Sequence[int], answer: Answer, chooser: Sampler,
+        speller: Speller,
+    ) -> None:  # fmt: skip
+        super().__init__(answer, tokens, 1, chooser, speller)
+        self.search, self.decoder, self.logits = search, decoder, np.zeros(0)
+
+    def take(self, logits: Array, ends: Container[int]) -> bool:
+        """Have the search go on once all texts have theirs."""
+        self.logits = logits
+        texts = [each for each in self.mates if isinstance(each, Beam) and each.tokens]
+        if not all(len(each.logits) for each in texts):
+            return True
+        sources = self.search.step(np.stack([each.logits for each in texts]))
+        for each in texts:
+            each.logits = np.zeros(0)
+        if self.search.is_done:
+            self.answer.add(TextPiece("", finish_reason=STOP))
+        else:
+            self._share([texts[source] for source in sources])
+        return not self.search.is_done
+
+    def _share(self, sources: Sequence[Writing]) -> None:
+        """Have the texts go on from these: a slot stays with one, and what others lack is copied."""
+        done, held = self.done, {each.slot: each.tokens[: self.done] for each in self.mates}
+        free, slots = [slot for slot in held if slot not in {each.slot for each in sources}], list[int]()
+        for slot in [each.slot for each in sources]:
+            slots.append(slot if slot not in slots else free.pop())
+            if slots[-1] != slot:
+                self.decoder.copy(slot, slots[-1], common(held[slots[-1]], held[slot]), done)
+        for i, each in enumerate(self.mates):
+            is_in = i < len(slots)
+            each.slot, each.tokens = [*slots, *free][i], self.search.tokens[i] if is_in else []
+            each.done = done if is_in else 0
