@@ -227,8 +227,8 @@ class Generator:
 
     @cached_property
     def _last(self) -> int:
-        """The largest token."""
-        return max(self.tokenizer.get_vocab().values(), default=0)
+        """The largest token that there is a logit for."""
+        return min(max(self.tokenizer.get_vocab().values(), default=0), self.decoder.vocabulary - 1)
 
     @cached_property
     def template(self) -> ChatTemplate:

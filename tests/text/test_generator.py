@@ -366,6 +366,15 @@ def test_settings_that_cannot_be(one: Generator, settings: dict[str, Any], told:
         one.generate("x", **settings)
 
 
+def test_tokens_that_have_no_logit_are_refused(tmp_path: Path) -> None:
+    with Generator(whole(tmp_path / "few.bolt", vocab=200), threads=1) as few:
+        with pytest.raises(OptionError, match="logit_bias: got 200, wanted tokens up to 199"):
+            few.generate("x", logit_bias={200: 1}, max_tokens=1)
+        with pytest.raises(DataError, match="tokens: got 200, wanted numbers from 0 to 199"):
+            few.submit([200])
+        assert few.generate("x", logit_bias={199: 100}, max_tokens=2).tokens == [199, 199]
+
+
 def test_prompts_that_cannot_be(one: Generator, file: Path) -> None:
     for prompt, told in (
         ("", "prompt: got 0 tokens, wanted from 1 to 127"), ("x" * 128, "prompt: got 128 tokens"),
