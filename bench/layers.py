@@ -13,7 +13,7 @@ from bolt_numba.ops import pointwise
 from bolt_numba.ops.arrays import gather, quantize, reduce, shape, slicing
 from bolt_numba.ops.arrays import generate as fill
 from bolt_numba.ops.layers import norm, pool, recurrent, resize
-from bolt_numba.ops.layers.attention import attention, rotary
+from bolt_numba.ops.layers.attention import attention, linear, rotary
 from bolt_numba.ops.layers.products import conv, integer_products, matmul
 from bolt_numba.ops.layers.products.forms import FORMS
 from bolt_numba.ops.layers.products.matmul_forms import MatMulForm
@@ -214,6 +214,16 @@ def indexed() -> Iterator[Case]:
     ))  # fmt: skip
 
 
+def of_states() -> Iterator[Case]:
+    """Layers of a Gated DeltaNet, a token and a prompt."""
+    for what, t in (("one token", 1), ("128 tokens", 128)):
+        rows, gates, state = normal(1, t, 4096), -np.abs(normal(1, t, 32)), normal(1, 32, 128, 128)
+        operands = rows, rows / np.float32(128), rows, state, gates, -gates
+        yield Case(f"32 heads of 128, {what}", linear.LinearAttention(32, 32), operands, 6.0 * t * state.size)
+        taps = normal(1, 8192, t), normal(8192, 1, 4), normal(8192), normal(1, 8192, 3)
+        yield Case(f"8192 channels, {what}", linear.CausalConvWithState(True), taps, 8.0 * t * 8192)
+
+
 def rest() -> Iterator[Case]:
     image = normal(1, 56, 56, 128)
     yield Case("56x56x128", pool.LpPool(kernel_shape=(3, 3), strides=(2, 2), pads=(1,) * 4, layout="NHWC"), (image,))
@@ -232,7 +242,8 @@ def rest() -> Iterator[Case]:
 
 def layers() -> list[Case]:
     """Layers of real networks."""
-    return [*convolutions(), *products(), *of_bytes(), *of_forms(), *moves(), *rarer(), *indexed(), *rest()]
+    found = [*convolutions(), *products(), *of_bytes(), *of_forms(), *moves(), *rarer(), *indexed()]
+    return [*found, *of_states(), *rest()]
 
 
 def largest_test_case(op: type[Op], accepts: Callable[[Case], bool], draws: int = 60) -> Case | None:

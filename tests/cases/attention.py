@@ -6,6 +6,7 @@ import numpy as np
 
 from bolt_numba.ops.layers.attention.attention import FusedAttention, swapped
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention, coded
+from bolt_numba.ops.layers.attention.linear import RULES, CausalConvWithState, LinearAttention
 from bolt_numba.ops.layers.attention.ragged import RaggedAttention
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
 from bolt_numba.types import Array
@@ -83,3 +84,26 @@ def group_query_attention(draw: Draw, op: type[GroupQueryAttention]) -> Case:
     made = op(heads, kv_heads, pick(draw, 0.0, 0.3), pick(draw, 0.0, 2.0), pick(draw, -1, 3, 20), draw(flags))
     numbers = (before + s - 1).astype(np.int32), np.array([total], np.int32)
     return Case(made, (*operands, *past, *numbers, bias, sink), exact=False, rtol=1e-4)
+
+
+@cases(LinearAttention)
+def linear_attention(draw: Draw, op: type[LinearAttention]) -> Case:
+    n, t, d, e = pick(draw, 1, 2), pick(draw, 1, 1, 2, 7), pick(draw, 1, 4, 16, 19, 40), pick(draw, 3, 16, 33, 80)
+    states, rule = pick(draw, 1, 2, 4), pick(draw, *RULES)
+    heads = pick(draw, states, states, 2 * states, *(i for i in (1, 2) if states % i == 0))
+    keys = pick(draw, states, *(i for i in (1, 2) if states % i == 0))
+    operands = [real(draw, (n, t, width), -0.5, 0.5) for width in (heads * d, keys * d, states * e)]
+    past = maybe(draw, real(draw, (n, states, d, e)))
+    decay = real(draw, (n, t, states * pick(draw, 1, d)), -2, 0) if "gated" in rule else None
+    beta = real(draw, (n, t, pick(draw, 1, states)), 0, 1) if "delta" in rule else None
+    made = op(heads, states, pick(draw, 0.0, 0.3), rule)
+    return Case(made, (*operands, past, decay, beta), exact=False, rtol=1e-4)
+
+
+@cases(CausalConvWithState)
+def causal_convolution(draw: Draw, op: type[CausalConvWithState]) -> Case:
+    n, c, t, k = pick(draw, 1, 2), pick(draw, 1, 5, 16, 37), pick(draw, 1, 1, 2, 3, 17, 40), pick(draw, 1, 2, 4)
+    made = op(draw(flags), pick(draw, 1, 1, 3))
+    past = maybe(draw, real(draw, (n, c, (k - 1) * made.dilation)))
+    operands = real(draw, (n, c, t)), real(draw, (c, 1, k)), maybe(draw, real(draw, (c,))), past
+    return Case(made, operands, exact=False)

@@ -118,15 +118,40 @@ def causal_conv() -> Iterator[Form]:
 
 @forms("LinearAttention")
 def linear_attention() -> Iterator[Form]:
-    n, s, heads, d, e = 2, 3, 2, 4, 5
-    for rule, past, by_elements, one in product(("linear", "gated", "delta", "gated_delta"), (0, 1), (0, 1), (0, 1)):
+    n, s, d, e = 2, 3, 4, 5
+    rules = ("linear", "gated", "delta", "gated_delta")
+    shares = ((2, 2, 2), (4, 2, 2), (2, 4, 2), (2, 4, 4))
+    for rule, past, by_elements, one, (queries, heads, keys) in product(rules, (0, 1), (0, 1), (0, 1), shares):
         yield {
-            "q": real(n, s, heads * d), "k": real(n, s, heads * d), "v": real(n, s, heads * e),
+            "q": real(n, s, queries * d), "k": real(n, s, keys * d), "v": real(n, s, heads * e),
             "p": real(n, heads, d, e) if past else None,
             "d": -np.abs(real(n, s, heads * (d if by_elements else 1))) if "gated" in rule else None,
             "b": np.abs(real(n, s, 1 if one else heads)) if "delta" in rule else None,
         }, 2, {
-            "q_num_heads": heads, "kv_num_heads": heads, "update_rule": rule, "scale": 0.3 if one else 0.0,
+            "q_num_heads": queries, "kv_num_heads": heads, "update_rule": rule, "scale": 0.3 if one else 0.0,
+        }  # fmt: skip
+
+
+@forms("LinearAttentionGate")
+def linear_attention_gate() -> Iterator[Form]:
+    for second in (0, 1):
+        inputs = {"a": real(2, 3, 4), "t": real(4), "s": -np.abs(real(4)), "b": real(2, 3, 4) if second else None}
+        yield inputs, 1 + second, {}
+
+
+@forms("GatedDeltaNet")
+def gated_delta_net() -> Iterator[Form]:
+    n, s, d, e, keys, heads = 2, 3, 4, 5, 2, 4
+    for deep, gate, by_elements, fused in product((0, 1, 2), ("none", "softplus", "sigmoid"), (0, 1), (0, 1)):
+        rows = (n, s) if deep == 1 else (n * s,)
+        decay = real(*rows, heads, d) if by_elements else real(*rows, heads)
+        yield {
+            "q": real(*rows, 2 * keys * d + heads * e) if deep == 2 else real(*rows, keys, d),
+            "k": None if deep == 2 else real(*rows, keys, d), "v": None if deep == 2 else real(*rows, heads, e),
+            "cu": None, "d": -np.abs(decay), "b": np.abs(real(*rows, heads)), "p": real(n, heads, e, d),
+            "a": real(heads), "t": real(heads, d) if by_elements else real(heads),
+        }, 2, {
+            "gate_activation": gate, "beta_activation": "sigmoid" if fused else "none", "qk_l2_norm": fused,
         }  # fmt: skip
 
 

@@ -8,23 +8,20 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.base.types import BOOL, F32, F64, I32, I64, Sym, TensorType
+from bolt_numba.base.types import BOOL, F32, F64, I32, I64, Sym
 from bolt_numba.converters.builder import END, ints
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import microsoft
-from bolt_numba.ir.build import Builder
-from bolt_numba.ir.graph import Graph, Value
+from bolt_numba.ir.graph import Value
 from bolt_numba.ops import pointwise as p
 from bolt_numba.ops.arrays.accumulate import Inverse
 from bolt_numba.ops.arrays.gather import Gather, GatherND, ScatterElements
 from bolt_numba.ops.arrays.generate import Range
 from bolt_numba.ops.arrays.reduce import ReduceMax, ReduceSum
-from bolt_numba.ops.arrays.shape import Concat, Shape, Split, Squeeze, Transpose, Unsqueeze
-from bolt_numba.ops.control import Scan
+from bolt_numba.ops.arrays.shape import Concat, Shape, Split, Transpose
 from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.products.conv import Conv
-from bolt_numba.ops.layers.products.matmul import MatMul
 
 MOST_WORDS = 256
 """Of a sequence that may not appear again: each takes nodes of its own."""
@@ -149,144 +146,6 @@ def _sampled(b: NodeBuilder, images: Any, batch: Value, places: Any, mode: str) 
 
     top = between(taken(near[0], near[1]), taken(near[0], far[1]), right)
     return between(top, between(taken(far[0], near[1]), taken(far[0], far[1]), right), down)
-
-
-@microsoft("CausalConvWithState")
-def causal_conv(
-    b: NodeBuilder,
-    x: Value,
-    weight: Value,
-    bias: Value | None = None,
-    past: Value | None = None,
-    *,
-    activation: str = "none",
-    channels_last: int = 0,
-    dilation: int = 1,
-    input_channel_offset: int = 0,
-    input_channels: int = 0,
-    ndim: int = 1,
-    state_channels_last: int = -1,
-    state_length: int = 0,
-    state_update_capacity: int = 0,
-    state_window: int = 0,
-) -> tuple[Value, Value]:
-    """Depthwise convolution of the past and x [n, c, length]; what of both the next call needs is the second result."""
-    others = (input_channel_offset, input_channels, state_length, state_update_capacity, state_window)
-    if ndim != 1 or any(others) or state_channels_last not in (-1, int(channels_last)):
-        raise b.unsupported("more than one axis, or a state that is cut or kept otherwise")
-    if activation not in ("none", "silu", "swish") or dilation < 1:
-        raise b.invalid("activation and dilation", (activation, dilation), "none, silu or swish, and at least 1")
-    channels, held = b.static_dim(weight, 0), (b.static_dim(weight, 2) - 1) * dilation
-    rows: Any = x
-    before: Any = past
-    if channels_last:
-        rows, before = (
-            None if v is None else b(Transpose((0, 2, 1)), b.reshaped(v, [0, 0, channels], zero_keeps=True))
-            for v in (x, past)
-        )
-    if before is None:
-        before = b.expanded(np.zeros((), x.type.dtype), b(Shape(0, 1), x), [channels, held])
-    whole = b(Concat(2), before, rows)
-    y = b(Conv(dilations=(dilation,), group=channels), whole, weight, bias)
-    y = y if activation == "none" else b(p.Swish(), y)
-    present = b.sliced(whole, 2, -held if held else END)
-    if channels_last:
-        tail = b.sizes_of(x, range(2, b.rank_of(x)))
-        y, present = (b.reshaped(b(Transpose((0, 2, 1)), v), [0, 0, *tail], zero_keeps=True) for v in (y, present))
-    return y, present
-
-
-@microsoft("LinearAttention")
-def linear_attention(
-    b: NodeBuilder,
-    query: Value,
-    key: Value,
-    value: Value,
-    past: Value | None = None,
-    decay: Value | None = None,
-    beta: Value | None = None,
-    *,
-    chunk_size: int = 64,
-    kv_num_heads: int,
-    q_num_heads: int,
-    scale: float = 0.0,
-    state_window: int = 0,
-    update_rule: str = "gated_delta",
-) -> tuple[Value, Value]:
-    """Attention by a state [n, heads, d, e] that each position changes: a scan over the positions.
-
-    Operands: [n, length, heads * size] · decay: by heads, or by elements of keys · beta: by heads, or one.
-    """
-    if state_window or q_num_heads != kv_num_heads:
-        raise b.unsupported(f"state_window {state_window}, {q_num_heads} heads of queries and {kv_num_heads} of keys")
-    gated, delta = "gated" in update_rule, "delta" in update_rule
-    b.unsupported_if(update_rule not in ("linear", "gated", "delta", "gated_delta"), f"update_rule {update_rule}")
-    if (gated and decay is None) or (delta and beta is None):
-        raise b.invalid("decay and beta", (decay, beta), f"those of update_rule {update_rule}")
-    heads, dtype = kv_num_heads, query.type.dtype
-    _want_operands(b, (query, key, value, past, decay, beta), heads)
-    sizes = [b.static_dim(v, 2) // heads for v in (key, value)]
-    gates = [v for v, wanted in ((decay, gated), (beta, delta)) if v is not None and wanted]
-    operands = [query, key, value, *gates]
-    last = [sizes[0], sizes[0], sizes[1], *(b.static_dim(v, 2) // heads or 1 for v in operands[3:])]
-    rows = b.sizes_of(query, (0, 1))
-    split = [b.reshaped(v, rows, [b.static_dim(v, 2) // n, n]) for v, n in zip(operands, last, strict=True)]
-    if past is None:
-        past = b.expanded(np.zeros((), dtype), b(Shape(0, 1), query), [heads, *sizes])
-    body = Graph("positions")
-    n = b.dim_of(query, 0)
-    state = body.add_input("state", TensorType(dtype, (n, heads, *sizes)))
-    slices = [
-        body.add_input(f"x{i}", TensorType(dtype, (n, b.dim_of(v, 2), size)))
-        for i, (v, size) in enumerate(zip(split, last, strict=True))
-    ]
-    for made in _position(Builder(body), state, slices, gated, delta, scale or float(1 / np.sqrt(sizes[0]))):
-        body.add_output(made)
-    axes = (1,) * len(split)
-    present, y = b.node(Scan(body, 1, len(split), axes, (), (1,)), past, *split).outputs
-    return b.reshaped(y, [0, 0, heads * sizes[1]], zero_keeps=True), present
-
-
-def _want_operands(b: NodeBuilder, operands: Any, heads: int) -> None:
-    """Refuse operands of linear attention of other shapes or dtypes."""
-    b.invalid_if(heads < 1, "q_num_heads and kv_num_heads", heads, "at least 1")
-    query, key, value, past, decay, beta = operands
-    dtype = query.type.dtype
-    held = Forms(b, heads=heads, one=1)
-    held.want("query", query, "n length width", *FLOATS)
-    held.want("key", key, "n length width", dtype)
-    held.want("value", value, "n length columns", dtype)
-    for name, v in (("key", key), ("value", value)):
-        b.invalid_if(b.static_dim(v, 2) % heads, f"size of {name}", b.static_dim(v, 2), f"a multiple of {heads} heads")
-    held.want("past_state", past, f"n heads {b.static_dim(key, 2) // heads} {b.static_dim(value, 2) // heads}", dtype)
-    held.want("decay", decay, "n length heads|n length width", dtype)
-    held.want("beta", beta, "n length heads|n length one", dtype)
-
-
-def _position(b: Builder, state: Value, slices: list[Value], gated: bool, delta: bool, scale: float) -> Any:
-    """The state behind a position, and what its query sees of it.  slices: [n, heads, size]."""
-    q, k, v, *more = slices
-    held: Any = state
-    if gated:
-        held = b(p.Mul(), held, b(p.Exp(), _column(b, more[0])))
-    new: Any = v
-    if delta:
-        seen = b(MatMul(), _row(b, k), held)
-        new = b(p.Mul(), b(p.Sub(), v, _flat(b, seen)), more[-1])
-    held = b(p.Add(), held, b(p.Mul(), _column(b, k), _row(b, new)))
-    return held, _flat(b, b(MatMul(alpha=scale), _row(b, q), held))
-
-
-def _column(b: Builder, x: Any) -> Value:
-    return b(Unsqueeze(), x, ints([-1]))
-
-
-def _row(b: Builder, x: Any) -> Value:
-    return b(Unsqueeze(), x, ints([-2]))
-
-
-def _flat(b: Builder, x: Any) -> Value:
-    return b(Squeeze(), x, ints([-2]))
 
 
 @microsoft("WordConvEmbedding")

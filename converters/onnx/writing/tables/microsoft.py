@@ -12,6 +12,7 @@ from bolt_numba.converters.onnx.writing.registry import MICROSOFT, Named, NoSpel
 from bolt_numba.ops.data.search import Between, BifurcationDetector
 from bolt_numba.ops.data.tokens import Tokenizer
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
+from bolt_numba.ops.layers.attention.linear import CausalConvWithState, LinearAttention
 from bolt_numba.ops.layers.products.matmul_bits import MatMulNBits
 from bolt_numba.ops.layers.recurrent_quantized import DynamicQuantizeLSTM
 
@@ -74,6 +75,23 @@ def group_query_attention(w: GraphWriter, op: Any, *terms: Named) -> Any:
     nothing = Named("", terms[0].type)
     operands = [*terms[:7], nothing, nothing, nothing, *terms[7:]]
     return w.node(op.name, operands, [v.type for v in w.reading.outputs], domain=MICROSOFT, **attributes)
+
+
+@writer(LinearAttention)
+def linear_attention(w: GraphWriter, op: LinearAttention, *terms: Named) -> Any:
+    """The standard's where a state has a key of its own, and a query or more."""
+    (q, k), heads, states = (t.type.shape for t in terms[:2]), op.q_num_heads, op.kv_num_heads
+    is_standard = q is not None and k is not None and heads % states == 0 and q[2] * states == k[2] * heads
+    attributes = {name: getattr(op, name) for name in ("q_num_heads", "kv_num_heads", "scale", "update_rule")}
+    types = [v.type for v in w.reading.outputs]
+    return w.node(op.name, terms, types, domain="" if is_standard else MICROSOFT, **attributes)
+
+
+@writer(CausalConvWithState)
+def causal_convolution(w: GraphWriter, op: CausalConvWithState, *terms: Named) -> Any:
+    more: dict[str, Any] = {} if op.dilation == 1 else {"domain": MICROSOFT, "dilation": op.dilation}
+    activation = "silu" if op.swish else "none"
+    return w.node(op.name, terms, [v.type for v in w.reading.outputs], activation=activation, **more)
 
 
 @writer(MatMulNBits)
