@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,14 +11,16 @@ import pytest
 
 import bolt_numba as bn
 from bolt_numba.base.errors import OptionError
-from bolt_numba.base.huge_pages import zeros_in_parts
+from bolt_numba.base.huge_pages import give_back, zeros_in_parts
 from bolt_numba.ir.build import Builder
 from bolt_numba.ir.graph import Graph
 from bolt_numba.ir.interpret import interpret
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention, coded, decoded
 from bolt_numba.ops.pointwise import Mul
+from bolt_numba.text import Generator, decoders
 from bolt_numba.types import F16, F32, I8, I32, AnyDType, Array, Sym, TensorType
 from tests.serve.serving import resident
+from tests.text.decoders import whole
 
 HEADS, GROUPS, SIZE, ROOM = 6, 3, 16, 700
 """The room is that of several parts (`kernels.cpu.attention.few`)."""
@@ -123,3 +127,31 @@ def test_a_cache_takes_memory_where_it_is_filled() -> None:
     made[:, 0] = 1
     assert resident() - before < 16 << 20
     assert made.sum(dtype=int) == 64
+
+
+def test_what_is_given_back_is_zeros_and_takes_no_memory() -> None:
+    made = zeros_in_parts((4, 1 << 24), np.dtype(np.int8))
+    made[:] = 1
+    before = resident()
+    give_back(made[1, 100:-5000])
+    if sys.platform == "linux":
+        assert before - resident() > 15 << 20
+        assert not made[1, 8192 : (1 << 24) - 16384].any()
+    assert made[1, :100].all()
+    assert made[1, -5000:].all()
+    assert made[[0, 2, 3]].all()
+    give_back(np.ones(1 << 22, np.int8))
+
+
+def test_a_slot_that_is_left_gives_memory_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a longer text wrote there before; texts stay the same."""
+    pytest.importorskip("tokenizers")
+    given: list[int] = []
+    monkeypatch.setattr(decoders, "MUCH", 1)
+    monkeypatch.setattr(decoders, "give_back", lambda part: given.append(part.shape[0]) or give_back(part))
+    with Generator(whole(tmp_path / "small.bolt"), threads=1) as made:
+        for prompt in ("A text that is longer", "Short"):
+            wanted = made.generate(prompt, max_tokens=8, temperature=0.0).tokens
+            assert given == ([] if prompt != "Short" else [len("A text that is longer") - len("Short")] * len(given))
+        assert given
+        assert made.generate("Short", max_tokens=8, temperature=0.0).tokens == wanted

@@ -11,6 +11,7 @@ import mmap
 import sys
 import threading
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -49,9 +50,25 @@ def zeros_in_parts(shape: tuple[int, ...], dtype: AnyDType) -> Array:
     """Zeros that take memory only where somebody writes; NumPy's take it in pieces of 2 MiB."""
     nbytes = math.prod(shape) * dtype.itemsize
     advice = getattr(mmap, "MADV_NOHUGEPAGE", None)
-    if advice is None or nbytes < CARVED_TO:
+    if advice is None or nbytes < CARVED_FROM:
         return np.zeros(shape, dtype)
     return _mapped(nbytes, advice).view(dtype).reshape(shape)
+
+
+def give_back(part: Array) -> None:
+    """Have whole pages of dense `zeros_in_parts` be zeros again, and take no memory until somebody writes.
+
+    Nothing happens to other arrays, nor where the system does not do so.
+    """
+    root: Any = part
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    room = getattr(root.base, "obj", None)
+    if sys.platform == "linux" and type(room) is mmap.mmap:
+        begin = part.ctypes.data - root.ctypes.data
+        first, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, (begin + part.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if first < end:
+            room.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
 def _fresh() -> Array:

@@ -209,6 +209,7 @@ class Batch:
         for each in writing.mates:
             self.used[each.slot] = self.clock
             self.kept[each.slot] = each.tokens[: each.done]
+            self.decoder.trim(each.slot, each.done)
             self.active.remove(each)
 
     def _fail(self, writings: Sequence[Writing], error: Exception) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from bolt_numba.base.budget import Budget, ask, within
 from bolt_numba.base.errors import InvalidModelError
-from bolt_numba.base.huge_pages import zeros_in_parts
+from bolt_numba.base.huge_pages import give_back, zeros_in_parts
 from bolt_numba.base.types import F32, I64, Array
 from bolt_numba.sessions.bound import BoundRun
 from bolt_numba.sessions.known import KnownSession
@@ -28,6 +28,8 @@ EARLY = 64
 FEW_TOKENS = 32
 """Of each sequence, up to which what a run needs is kept for the next of its kind."""
 MOST_KEPT = 64
+MUCH = 1 << 24
+"""Bytes of a slot that are worth giving back."""
 HEAD, WIDTH, AXES = 1, 3, 4
 """Of a cache: where its axes of heads and their elements stand, and how many it has."""
 Patterns = Sequence[tuple[str, str]]
@@ -98,6 +100,9 @@ class Decoder(ABC):
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Have these positions of a slot hold what another slot's do."""
 
+    def trim(self, slot: int, end: int) -> None:  # noqa: B027  # a past that grows is as long as it is
+        """From this position on nobody reads what a slot holds: much memory may be given back."""
+
 
 class SharedDecoder(Decoder):
     """A graph that appends to caches where they lie: [slots, heads, room, width], of which a run takes rows.
@@ -114,7 +119,7 @@ class SharedDecoder(Decoder):
         with within(Budget(memory=session.options.memory_limit)):
             ask(size, f"caches: sequences={slots} of context={context}")
         self.caches = {name: zeros_in_parts(shape, self.inputs[name].dtype) for name, shape in shapes.items()}
-        self.filled, self.early = [0] * slots, EARLY
+        self.filled, self.early, self.touched = [0] * slots, EARLY, [0] * slots
         self._kept: dict[tuple[int, int, int, int], _Frame] = {}
         step = self._frame(0, 1, 1, 1).feeds
         session.warmup(**{name: array.shape for name, array in step.items()})  # what is kept for the next process
@@ -142,6 +147,8 @@ class SharedDecoder(Decoder):
             frame.ids[part.slot - first, : len(part.tokens)] = part.tokens
             self.filled[part.slot] = part.start
         frame.lengths[:] = self.filled[first : first + count]
+        for slot in range(first, first + count):
+            self.touched[slot] = max(self.touched[slot], self.filled[slot] + length)
         made = self.logits(frame, rows or [0])
         found, end = [], 0
         for part in parts:
@@ -167,7 +174,16 @@ class SharedDecoder(Decoder):
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         for cache in self.caches.values():
             cache[target, :, start:end] = cache[source, :, start:end]
-        self.filled[target] = end
+        self.filled[target], self.touched[target] = end, max(self.touched[target], end)
+
+    def trim(self, slot: int, end: int) -> None:
+        a_position = sum(cache[slot, :, 0].nbytes for cache in self.caches.values())
+        if (self.touched[slot] - end) * a_position < MUCH:
+            return
+        for cache in self.caches.values():
+            for head in cache[slot]:
+                give_back(head[end : self.touched[slot]])
+        self.touched[slot] = end
 
     def _frame(self, first: int, count: int, length: int, rows: int) -> _Frame:
         key = (first, count, length, rows)
