@@ -103,6 +103,31 @@ def chat(
                 said = _turn(made, said, line, len(first), how)
 
 
+FOUND = (
+    flag("beams", int | None, None, f"Texts that the search keeps; 1: greedy. {ELSE}.", min=1),
+    flag("max_tokens", int | None, None, f"Of the result. {ELSE}.", min=1),
+)
+"""How a translation is searched for."""
+
+
+@takes_options(without=("stages",), settings=FOUND)
+def translate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A folder of Optimum: an encoder and a decoder.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text; -: standard input, each line of it.")],
+    settings: Mapping[str, Any] = {},
+    options: Mapping[str, Any] = {},
+) -> None:
+    """Translate texts, or have done with them what else the model does: a line for each."""
+    from bolt_numba.text import Translator
+
+    with console.progress(f"compiling {model.name}"):
+        made = Translator(model, **options)
+    asked = {"num_beams": settings["beams"], "max_tokens": settings["max_tokens"]}
+    how: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    for line in _typed().splitlines() if text == "-" else [text]:
+        console.write(made.translate(line, **how).text if line.strip() else "")
+
+
 @takes_options(without=("stages",), more=(CONTEXT,))
 def perplexity(
     model: Model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 import bolt_numba as bn
+from bolt_numba.cli.app import run
+from bolt_numba.cli.console import plain as plainly
 from bolt_numba.errors import DataError, DTypeError, InvalidModelError, OptionError
 from bolt_numba.text.beams import BeamSearch, BeamSettings
 from tests.text.translators import ALONE, END, MERGED, PAIR, START, folder
@@ -80,6 +83,20 @@ def test_sizes_are_what_the_file_calls_alike(tmp_path: Path, caplog: pytest.LogC
     with caplog.at_level("INFO"):
         bn.text.Translator(folder(tmp_path / "model", MERGED), threads=1).translate(TEXTS[0])
     assert "dimension" not in caplog.text
+
+
+def test_a_command_translates(
+    translator: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["translate", str(translator.folder), "--threads", "1"]
+    assert run([*command, TEXTS[0]]) == 0
+    assert capsys.readouterr().out == plainly(translator.translate(TEXTS[0]).text) + "\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n\n".join(TEXTS).encode())))
+    assert run([*command, "-", "--beams", "2", "--max-tokens", "4"]) == 0
+    first, last = (plainly(one.text) for one in translator.translate(TEXTS, num_beams=2, max_tokens=4))
+    assert capsys.readouterr().out == f"{first}\n\n{last}\n"
+    assert run([*command, "x" * 100]) == 1
+    assert "wanted at most" in capsys.readouterr().err
 
 
 def test_what_cannot_be_is_told(translator: Any, tmp_path: Path) -> None:
