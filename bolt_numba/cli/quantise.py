@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,6 +65,12 @@ def quantize(  # budget: each option is one line or two
     block: Annotated[
         int, typer.Option("--block", help="How many weights share a scale with --weights-only; 0: whole columns.")
     ] = 32,
+    perplexity: Annotated[
+        Path | None,
+        typer.Option(
+            "--perplexity", metavar="TEXT", help="With --weights-only: how badly a language model guesses this text."
+        ),
+    ] = None,
     activations: Annotated[
         str, typer.Option("--activations", help="u8, s8, u16 or s16.", callback=_activations)
     ] = "u8",
@@ -130,8 +137,11 @@ def quantize(  # budget: each option is one line or two
                 keep=keep, threads=threads, progress=say,
             )  # fmt: skip
         narrow.save(target)
-        _tell_narrow(narrow, target, as_json)
+        known = {} if perplexity is None else _perplexities(model, target, perplexity, threads)
+        _tell_narrow(narrow, target, known, as_json)
         return
+    if perplexity is not None:
+        raise typer.BadParameter("got a text, wanted --weights-only beside it", param_hint="--perplexity")
     if data is None:
         raise typer.BadParameter("got none, wanted inputs to calibrate with", param_hint="--data")
     with console.steps(f"reading {model.name}") as say:
@@ -170,14 +180,30 @@ def _tell(made: Any, target: Path, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _tell_narrow(made: Any, target: Path, as_json: bool) -> None:
-    """Weights that became narrow, and the size of the file."""
+def _perplexities(model: Path, target: Path, text: Path, threads: int | None) -> dict[str, float]:
+    """How badly a language model guesses a text, before and after; both files have the tokenizer of the first."""
+    import bolt_numba as bn
+    from bolt_numba.base.files.regular import read_text
+    from bolt_numba.cli.writing import MOST_BYTES
+
+    content, found = read_text(text, MOST_BYTES, f"at most {MOST_BYTES}"), dict[str, float]()
+    for when, path in (("before", model), ("after", target)):
+        with bn.text.Generator(model, session=bn.compile(path, threads=threads)) as generator:
+            found[when] = generator.perplexity(content)
+    return found
+
+
+def _tell_narrow(made: Any, target: Path, perplexity: Mapping[str, float], as_json: bool) -> None:
+    """Weights that became narrow, the size of the file, and what that costs a language model."""
     size = target.stat().st_size
     if as_json:
         rows = [{"name": w.name, "shape": w.shape, "bytes": w.after, "sqnr": w.sqnr} for w in made.weights]
-        console.write_json({"output": str(target), "bytes": size, "weights": rows})
+        told = {"output": str(target), "bytes": size, "weights": rows}
+        console.write_json(told | ({"perplexity": perplexity} if perplexity else {}))
     else:
         console.write(f"{made}\n{target}: {console.size_text(size)}")
+        if perplexity:
+            console.write("perplexity: " + ", ".join(f"{value:.4f} {when}" for when, value in perplexity.items()))
 
 
 def _share(text: str | None) -> float | None:

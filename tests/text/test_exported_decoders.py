@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,29 @@ def test_settings_go_before_what_a_model_asks_for(tmp_path: Path, capsys: pytest
         asked = ["generate", str(tmp_path), PROMPTS[0], "--max-tokens", "12", "--context", "200", "--threads", "1"]
         assert run([*asked, *how]) == 0
         assert capsys.readouterr().out == plain(wanted) + "\n"
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_weights_of_few_bits_cost_perplexity(
+    bits: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    own, text = optimum(tmp_path / "own") / "model.onnx", tmp_path / "page.txt"
+    text.write_text(" ".join(PROMPTS))
+    target = tmp_path / "narrow.onnx"
+    asked = ["quantize", str(own), "--weights-only", str(bits), "--threads", "1", "-o", str(target)]
+    assert run([*asked, "--perplexity", str(text), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    before, after = (told["perplexity"][when] for when in ("before", "after"))
+    assert told["bytes"] < own.stat().st_size / (3 if bits == 8 else 4)
+    for wanted in (before, after):
+        with Generator(own, threads=1) as made:
+            assert made.perplexity(text.read_text()) == pytest.approx(wanted, rel=1e-6)
+        shutil.copy(target, own)
+    optimum(tmp_path / "own")
+    assert 0 < abs(after / before - 1) < (0.05 if bits == 8 else 0.6)
+    assert run([*asked, "--perplexity", str(text)]) == 0
+    assert f"perplexity: {before:.4f} before, {after:.4f} after" in capsys.readouterr().out
+    assert run(["quantize", str(own), "--perplexity", str(text)]) == 2
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
