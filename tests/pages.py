@@ -38,7 +38,7 @@ GIVEN = "given.py"
 """What runs before a page that leaves its model to the reader."""
 SYSTEM_CACHE = "--system "
 """What tests leave out: they fill the cache that they all share."""
-PORTS = ("8765", "8766")
+PORTS = ("8765", "8766", "8767")
 """Of the servers of the pages; tests take free ones."""
 FENCED = re.compile(r"^( *)```(\S*)(?: title=\"([^\"]+)\")?[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 TOLERANCE, FEW = 0.02, 2.0
