@@ -22,6 +22,11 @@ NEVER = "never"
 MOST_BEAMS, MOST_PENALTY = 64, 10.0
 
 
+def is_token(given: Any) -> bool:
+    """Whether it is a number that may stand for one."""
+    return type(given) is int and 0 <= given <= np.iinfo(np.int32).max
+
+
 @record(frozen=True)
 class BeamSettings:
     """How a text is searched for; raises OptionError for a value that cannot be.
@@ -57,16 +62,18 @@ class BeamSettings:
             raise OptionError(f"early_stopping: got {self.early_stopping!r:.80}, wanted True, False or {NEVER!r}")
         for name in ("no_repeat_ngram_size", "min_tokens"):
             count_of(name, getattr(self, name), 0)
-        lone: Any = [one for one in (self.begin_with, self.end_with, self.times, self.latest) if one is not None]
-        if odd := [one for one in (*self.never, *self.at_first, *lone) if type(one) is not int or one < 0]:
+        lone = [one for one in (self.begin_with, self.end_with, self.times, self.latest) if one is not None]
+        lists: Any = (self.never, self.at_first)
+        if not (odd := [one for one in lists if not isinstance(one, Sequence)]):
+            odd = [one for one in (*self.never, *self.at_first, *lone) if not is_token(one)]
+        if odd:
             raise OptionError(f"never, at_first, begin_with, end_with, times: got {odd[0]!r:.80}, wanted tokens")
 
     def bound(self, scores: Array, tokens: Sequence[int], first: int, ends: frozenset[int]) -> None:
         """Put what may not follow these tokens out of reach.  first: how many of them the text was begun with."""
         made = len(tokens) - first
-        if max(*self.never, *self.at_first, *ends, self.begin_with or 0, self.end_with or 0, self.times or 0, 0) >= len(
-            scores
-        ):
+        lone = (self.begin_with or 0, self.end_with or 0, self.times or 0)
+        if max(*self.never, *self.at_first, *ends, *lone) >= len(scores):
             raise OptionError(f"never, at_first, begin_with, end_with: got more, wanted tokens below {len(scores)}")
         forced = self.begin_with if made == 0 else self.end_with if made == self.max_tokens - 1 else None
         size = self.no_repeat_ngram_size

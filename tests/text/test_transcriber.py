@@ -126,8 +126,10 @@ def test_what_is_no_sound_is_told(transcriber: Any, tmp_path: Path) -> None:
     [
         ("preprocessor_config.json", {"do_normalize": True}, "do_normalize"),
         ("preprocessor_config.json", {"hop_length": "x"}, "hop_length"),
+        ("preprocessor_config.json", {"sampling_rate": 10**9}, "sampling_rate"),
         ("preprocessor_config.json", {"feature_extractor_type": "OtherFeatures"}, "feature_extractor_type"),
         ("generation_config.json", {"lang_to_id": {"<|en|>": "x"}}, "lang_to_id"),
+        ("generation_config.json", {"lang_to_id": {"<|en|>": 2**40}}, "lang_to_id"),
         ("generation_config.json", {"no_timestamps_token_id": -1}, "no_timestamps_token_id"),
     ],
 )

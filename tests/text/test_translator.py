@@ -125,7 +125,9 @@ def test_what_cannot_be_is_told(translator: Any, tmp_path: Path) -> None:
     [
         ({"repetition_penalty": 1.3}, "repetition_penalty"), ({"decoder_start_token_id": None}, "decoder_start"),
         ({"eos_token_id": "x"}, "eos_token_id"), ({"bad_words_ids": [[1, 2]]}, "bad_words_ids"),
-        ({"max_length": "long"}, "max_length"), ({"num_beams": -3}, "num_beams"),
+        ({"suppress_tokens": 3}, "never"), ({"begin_suppress_tokens": [2**40]}, "at_first"),
+        ({"decoder_start_token_id": 2**40}, "decoder_start"), ({"max_length": "long"}, "max_length"),
+        ({"num_beams": -3}, "num_beams"),
     ],
 )  # fmt: skip
 def test_settings_of_files_are_held_to_what_they_can_be(said: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bolt_numba.base.border import border
-from bolt_numba.base.budget import ask
 from bolt_numba.base.errors import DataError, DTypeError, InvalidModelError, OptionError
 from bolt_numba.base.options import want_one_of
 from bolt_numba.base.types import F32, Array
 from bolt_numba.compiling import compile
 from bolt_numba.preprocessing import Audio, open_sound
+from bolt_numba.text.beams import is_token
 from bolt_numba.text.encoded.translator import HIDDEN, CrossDecoder, Translator, want_neutral
 from bolt_numba.text.layout import settings_of, value_of
 from bolt_numba.text.opened import GENERATION
@@ -31,6 +31,8 @@ USUAL = {"feature_size": 80, "sampling_rate": 16000, "hop_length": 160, "n_fft":
 NEUTRAL = {"feature_extractor_type": "WhisperFeatureExtractor", "dither": 0, "do_normalize": False, "padding_value": 0}
 HIGHEST_HERTZ = 8000.0
 """Of the bands, whatever the rate."""
+MOST_SAMPLES = 1 << 24
+"""That are heard at once: a quarter of an hour."""
 SPAN, SHIFT = np.float32(8), np.float32(4)
 """How far levels lie below the greatest at most, and what brings them near to 1, in powers of ten."""
 USUAL_TASK = "transcribe"
@@ -71,7 +73,8 @@ class Transcriber(Translator):
         want_neutral(where, said, NEUTRAL)
         bands, self.rate, self.hop, frame, seconds = (value_of(where, said, key, int) or n for key, n in USUAL.items())
         self.chunk, self.frame = seconds * self.rate, frame
-        ask(self.chunk * F32.itemsize, f"{where}: {seconds} seconds")
+        if self.chunk > MOST_SAMPLES:
+            raise InvalidModelError(f"{where}: sampling_rate, chunk_length: got {self.rate}, {seconds}, wanted less")
         steps = Audio(self.rate, frame, self.hop, center=False, bands=bands, high=HIGHEST_HERTZ, log="log10")
         self.listen = compile(steps.graph(), threads=options.get("threads"))
         self.languages, self.tasks = self._tokens("lang_to_id"), self._tokens("task_to_id")
@@ -80,7 +83,7 @@ class Transcriber(Translator):
     def _tokens(self, key: str) -> dict[str, int]:
         """Tokens that the files name; none where they do not."""
         found = self._said.get(key) or {}
-        if not isinstance(found, dict) or not all(type(token) is int and token >= 0 for token in found.values()):
+        if not isinstance(found, dict) or not all(map(is_token, found.values())):
             raise InvalidModelError(f"{self.folder / GENERATION}: {key}: got {found!r:.80}, wanted tokens by name")
         return {name.strip("<|>"): token for name, token in found.items()}
 
@@ -135,10 +138,11 @@ class Transcriber(Translator):
 
     def _begin(self, reader: CrossDecoder, language: str | None, task: str | None, timed: bool) -> list[int]:
         """Tokens before the first word."""
-        forced = [row[-1] for row in self._said.get("forced_decoder_ids") or () if isinstance(row, list) and row]
+        forced = self._said.get("forced_decoder_ids")
+        forced = [row[-1] for row in forced if isinstance(row, list) and row] if isinstance(forced, list) else []
         language, said = language or self._said.get("language"), task or self._said.get("task")
         made = [*self.begin]
-        if language is None and said is None and forced and all(type(token) is int for token in forced):
+        if language is None and said is None and forced and all(map(is_token, forced)):
             made += [token for token in forced if token != self.no_times]  # as files of early models have it
         elif self.languages:
             if language is None:

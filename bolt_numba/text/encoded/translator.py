@@ -16,7 +16,7 @@ from bolt_numba.base.border import border
 from bolt_numba.base.errors import DataError, DTypeError, InvalidModelError, OptionError
 from bolt_numba.base.types import Array
 from bolt_numba.compiling import compile
-from bolt_numba.text.beams import BeamSearch, BeamSettings, TranslatedText, beam_settings
+from bolt_numba.text.beams import BeamSearch, BeamSettings, TranslatedText, beam_settings, is_token
 from bolt_numba.text.decoders import BRANCH, IDS, LOGITS, PAST, PRESENT
 from bolt_numba.text.layout import TOKENIZER, path_of, settings_of
 from bolt_numba.text.opened import CONFIG, GENERATION
@@ -135,10 +135,9 @@ class Translator:
         for name, found in tokens.items():
             rows = [[one] for one in found] if isinstance(found, list) and name != "bad_words_ids" else found
             if not isinstance(rows, list) or not all(
-                isinstance(r, list) and len(r) == 1 and type(r[0]) is int for r in rows
+                isinstance(r, list) and len(r) == 1 and is_token(r[0]) for r in rows
             ):
                 raise InvalidModelError(f"{where}: {name}: got {found!r:.80}, wanted tokens")
-        made["never"] = [*made.get("never", ()), *(one for (one,) in words)]
         assert starts is not None, "they have been looked at"
         assert ends is not None, "likewise"
         longest, least = said.get("max_length") or USUAL_LENGTH + len(starts), said.get("min_length") or 0
@@ -147,7 +146,7 @@ class Translator:
         made["max_tokens"] = said.get("max_new_tokens") or max(longest - len(starts), 1)
         made["min_tokens"] = max(least - len(starts), 0)
         BeamSettings(**made)
-        return made, starts, ends
+        return made | {"never": [*made.get("never", ()), *(one for (one,) in words)]}, starts, ends
 
     @overload
     def translate(
@@ -173,7 +172,7 @@ class Translator:
                 raise DTypeError(f"source: got {given!r:.80}, wanted a text, texts, or arrays by name")
             return [self.translate(one, begin, **settings) for one in given]
         begin = self.begin if begin is None else begin
-        if not begin or not all(type(one) is int and one >= 0 for one in begin):
+        if not begin or not all(map(is_token, begin)):
             raise OptionError(f"begin: got {begin!r:.80}, wanted tokens")
         beams = self._beams(begin, settings)
         return self._found(self._reader(self._inputs(source)), beams)
