@@ -30,6 +30,8 @@ TEXT, ARRAY = 8, 9
 """The other kinds."""
 LEAST_KEY, LEAST_TENSOR = 13, 32
 """Bytes of the shortest key with its value, and of the shortest row of the table of tensors."""
+MOST_KEYS, MOST_TENSORS = 1 << 16, 1 << 17
+"""Many times what any model has: a million of them would take a gigabyte and many seconds."""
 MOST_AXES, MOST_ALIGNED = 4, 1 << 20
 TENSOR_KINDS = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
@@ -86,9 +88,11 @@ def read_parts(data: Data, file: str, open_part: Callable[[str, str], Data]) -> 
     """
     found = read_container(data, file)
     count, tensors = found.values.get("split.count", 0), dict(found.tensors)
+    if not isinstance(count, int):
+        raise InvalidModelError(f"{file}: key 'split.count': got {count!s:.40}, wanted a whole number")
     if count in (0, 1):
         return found
-    stem, ending = file.partition("-00001-of-")[0], f"-of-{count:05d}.gguf" if isinstance(count, int) else ""
+    stem, ending = file.partition("-00001-of-")[0], f"-of-{count:05d}.gguf"
     if file != f"{stem}-00001{ending}" or found.values.get("split.no") != 0:
         raise InvalidModelError(f"{file}: got one of {count} files, wanted the first, 'NAME-00001{ending}'")
     for i in range(1, count):
@@ -125,6 +129,8 @@ class _GgufBytes:
             raise InvalidModelError(f"{self.file}: header: version: got {got}, wanted one of {VERSIONS}, little-endian")
         tensors = self._count("header: tensors", LEAST_TENSOR)
         keys = self._count("header: keys", LEAST_KEY)
+        for what, got, most in (("tensors", tensors, MOST_TENSORS), ("keys", keys, MOST_KEYS)):
+            self._want(got <= most, f"header: {what}", got, f"at most {most}")
         values: dict[str, Any] = {}
         for i in range(keys):
             key = self._text(f"key {i}")
@@ -204,7 +210,10 @@ class _GgufBytes:
             rows[name] = TENSOR_KINDS.get(kind, f"{kind}"), sizes[::-1], self._number(U64, f"{what}: offset")
             self._want(rows[name][2] % aligned == 0, f"{what}: offset", rows[name][2], f"a multiple of {aligned}")
         start = -(-self.at // aligned) * aligned
-        return {name: self._tensor(name, *row[:2], start + row[2]) for name, row in rows.items()}
+        made = {name: self._tensor(name, *row[:2], start + row[2]) for name, row in rows.items()}
+        held = sum(one.data.nbytes for one in made.values() if one.data is not None)
+        self._want(held <= self.size, "tensors", f"{held} bytes", f"them apart from each other within {self.size}")
+        return made
 
     def _tensor(self, name: str, kind: str, shape: tuple[int, ...], start: int) -> GgufTensor:
         what, count, row = f"tensor '{name}'", math.prod(shape), shape[-1]

@@ -21,6 +21,10 @@ def read_gguf(data: Data, file: str, open_part: Callable[[str, str], Data]) -> G
     """
     found = read_parts(data, file, open_part)
     sizes = DecoderSizes(found)
+    tokens, table = found.values.get("tokenizer.ggml.tokens"), found.tensors.get(EMBEDDING)
+    if isinstance(tokens, list) and table is not None and len(tokens) > table.shape[0]:
+        wanted = f"wanted one for each of {len(tokens)} tokens"
+        raise InvalidModelError(f"{file}: tensor '{EMBEDDING}': got {table.shape[0]} rows, {wanted}")
     facts, unsupported = read_tokenizer(found)
     kinds = [f"tensor '{t.name}' of kind {t.kind}" for t in found.tensors.values() if t.data is None]
     if unsupported := [*sizes.unsupported, *unsupported, *kinds]:
@@ -30,10 +34,5 @@ def read_gguf(data: Data, file: str, open_part: Callable[[str, str], Data]) -> G
     left = [f"tensor '{name}' of {sizes.arch}" for name in found.tensors if name not in made.taken]
     if unsupported := sizes.unsupported + left:
         raise UnsupportedOpError(file, unsupported)
-    tokens = len(found.values.get("tokenizer.ggml.tokens", ()))
-    if tokens > made.tokens:
-        raise InvalidModelError(
-            f"{file}: tensor '{EMBEDDING}': got {made.tokens} rows, wanted one for each of {tokens} tokens"
-        )
     graph.metadata = {"format": "gguf", "architecture": sizes.arch, "context_length": str(sizes.context), **facts}
     return graph

@@ -25,6 +25,8 @@ BEGIN = b"GGUF\x03\0\0\0"
 MANY = struct.pack("<Q", 1 << 60)
 ONE = struct.pack("<Q", 1)
 KEY = ONE + text("k")
+SAME = [text(name) + struct.pack("<IQIQ", 1, 1024, 0, 0) for name in "ab"]
+"""Rows of two tensors that are the same 4 KiB."""
 
 
 def padded(*parts: bytes) -> bytes:
@@ -47,6 +49,9 @@ def padded(*parts: bytes) -> bytes:
         (padded(BEGIN, bytes(8), KEY, b"\x09\0\0\0\x0c\0\0\0", MANY), "key 'k': elements: got .* at most 8, as 64"),
         (padded(BEGIN, bytes(8), KEY, b"\x09\0\0\0\x08\0\0\0", ONE, MANY), "key 'k': got texts beyond 121 bytes"),
         (padded(BEGIN, ONE, bytes(8), text("t"), b"\5\0\0\0"), "tensor 't': axes: got 5, wanted 1 to 4"),
+        (padded(BEGIN, bytes(8), b"\1\0\1", bytes(1 << 20)), "header: keys: got 65537, wanted at most 65536"),
+        (padded(BEGIN, b"\1\0\2", bytes(1 << 23)), "header: tensors: got 131073, wanted at most 131072"),
+        (padded(BEGIN, b"\2", bytes(15), *SAME, bytes(4096)), "tensors: got 8192 bytes, wanted them apart from each"),
     ],
 )
 def test_containers_that_are_damaged(data: bytes, wanted: str, tmp_path: Path) -> None:
