@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from bolt_numba.base.errors import TimeLimitError
+from bolt_numba.base.errors import BoltError, TimeLimitError
 from bolt_numba.text.sampling import Likely
 
 STOP, LENGTH, CANCELLED, FAILED = "stop", "length", "cancelled", "error"
@@ -56,10 +57,11 @@ class Answer:
         self._made: list[TextPiece] = []
         self._error: BaseException | None = None
         self._come: queue.SimpleQueue[TextPiece | None] = queue.SimpleQueue()
-        self._ended = threading.Event()
+        self._ended, self._process = threading.Event(), os.getpid()
 
     def __iter__(self) -> Iterator[TextPiece]:
         """Pieces as they come.  Raises what making them met."""
+        self._want_maker()
         while (piece := self._come.get()) is not None:
             yield piece
         self._come.put(None)  # whoever reads on
@@ -72,6 +74,7 @@ class Answer:
 
     def result(self, timeout: float | None = None) -> Generation:
         """The whole text, when it is done.  Raises what making it met, TimeLimitError after so many seconds."""
+        self._want_maker()
         if not self._ended.wait(timeout):
             raise TimeLimitError(f"answer: got no end within {timeout} s, wanted one")
         if self._error is not None:
@@ -80,6 +83,11 @@ class Answer:
         likely = [one for p in self._made for one in p.logprobs] if self._has_logprobs else None
         reason = self._made[-1].finish_reason or STOP
         return Generation(text, tokens, likely, reason, self.prompt_tokens, self.reused_tokens)
+
+    def _want_maker(self) -> None:
+        """Raises BoltError where nobody makes the text any more."""
+        if os.getpid() != self._process and not self._ended.is_set():
+            raise BoltError("answer: got a child of fork, wanted the process that makes it: ask there")
 
     # --- for whoever makes it ------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import numpy as np
 from bolt_numba.base.budget import Budget, ask, within
 from bolt_numba.base.errors import InvalidModelError
 from bolt_numba.base.huge_pages import give_back, zeros_in_parts
-from bolt_numba.base.types import F32, I64, Array
+from bolt_numba.base.types import BF16, F16, F32, F64, I64, Array
 from bolt_numba.sessions.bound import BoundRun
 from bolt_numba.sessions.known import KnownSession
 
@@ -32,6 +32,8 @@ MUCH = 1 << 24
 """Bytes of a slot that are worth giving back."""
 HEAD, WIDTH, AXES = 1, 3, 4
 """Of a cache: where its axes of heads and their elements stand, and how many it has."""
+FLOATS = (F32, F16, BF16, F64)
+"""What logits may be."""
 Patterns = Sequence[tuple[str, str]]
 
 
@@ -63,6 +65,9 @@ class Decoder(ABC):
             got = f"inputs {[*self.inputs][:8]} and outputs {outputs[:4]}"
             names = f"{IDS}, {PAST}*, and {LOGITS}, {PRESENT}*"
             raise InvalidModelError(f"{session}: got {got}, wanted {names}: a decoder that was exported with its past")
+        made = next(spec.dtype for spec in session.outputs if spec.name == LOGITS)
+        if made not in FLOATS:
+            raise InvalidModelError(f"{session}: {LOGITS}: got {made}, wanted {' or '.join(map(str, FLOATS))}")
 
     def want_inputs(self, *known: str) -> None:
         """Raises InvalidModelError for an input that the layout does not have."""

@@ -216,7 +216,7 @@ class ChatTemplate:
 
     def _cut(self, given: Any) -> Any:
         if isinstance(given, dict):
-            return {key: self._cut(value) for key, value in given.items()}
+            return {self._cut(key): self._cut(value) for key, value in given.items()}
         if isinstance(given, list):
             return [self._cut(value) for value in given]
         for one in self.special if isinstance(given, str) else ():

@@ -129,8 +129,8 @@ class _GgufBytes:
             raise InvalidModelError(f"{self.file}: header: version: got {got}, wanted one of {VERSIONS}, little-endian")
         tensors = self._count("header: tensors", LEAST_TENSOR)
         keys = self._count("header: keys", LEAST_KEY)
-        for what, got, most in (("tensors", tensors, MOST_TENSORS), ("keys", keys, MOST_KEYS)):
-            self._want(got <= most, f"header: {what}", got, f"at most {most}")
+        for what, count, most in (("tensors", tensors, MOST_TENSORS), ("keys", keys, MOST_KEYS)):
+            self._want(count <= most, f"header: {what}", count, f"at most {most}")
         values: dict[str, Any] = {}
         for i in range(keys):
             key = self._text(f"key {i}")

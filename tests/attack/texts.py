@@ -111,7 +111,7 @@ def _other_value(value: Any, rng: Rng) -> Any:
         made[at : at + int(rng.integers(2))] = [PIECES[rng.integers(len(PIECES))].encode("utf-8", "surrogatepass")]
         return made
     if isinstance(value, int):
-        return int(np.clip(value + rng.integers(-3, 4), 0, None))
+        return int(np.clip(value + rng.integers(-3, 4), 0, (1 << 32) - 1))
     if isinstance(value, str):
         return "".join(WORDS[i] for i in rng.integers(len(WORDS), size=4))
     return NUMBERS[rng.integers(len(NUMBERS))]
