@@ -71,7 +71,7 @@ def model(own: Any) -> Any:
             weights.mul_(loud if weights.dim() > 1 else 1)
     said = made.generation_config
     for name, value in {
-        "_from_model_config": False, "is_multilingual": True, "max_length": 40, "max_initial_timestamp_index": 8,
+        "_from_model_config": False, "is_multilingual": True, "max_length": 40, "max_initial_timestamp_index": 9,
         "lang_to_id": {f"<|{name}|>": ids[name] for name in LANGUAGES}, "task_to_id": {n: ids[n] for n in TASKS},
         "no_timestamps_token_id": ids["notimestamps"], "prev_sot_token_id": ids["startofprev"],
         "suppress_tokens": [1, 2, 7, *(ids[name] for name in (*TASKS, *MARKS))], "begin_suppress_tokens": [220, end],
