@@ -144,6 +144,14 @@ def test_files_are_held_to_what_they_can_say(
         bn.text.Transcriber(tmp_path)
 
 
+def test_other_models_are_told(folder: Path, tmp_path: Path) -> None:
+    for each in folder.iterdir():
+        if each.name != "preprocessor_config.json":
+            (tmp_path / each.name).write_bytes(each.read_bytes())
+    with pytest.raises(InvalidModelError, match="how the model hears"):
+        bn.text.Transcriber(tmp_path)
+
+
 def test_models_of_one_language(folder: Path, transcriber: Any, tmp_path: Path) -> None:
     """Early files name the tokens that a text begins with, and models of one language have no others."""
     for each in folder.iterdir():

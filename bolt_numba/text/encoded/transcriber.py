@@ -69,7 +69,10 @@ class Transcriber(Translator):
     def __init__(self, model: str | os.PathLike[str], **options: Unpack[OptionKeywords]) -> None:
         super().__init__(model, **options)
         where = self.folder / PREPROCESSOR
-        said = settings_of(where)
+        if not (said := settings_of(where)):
+            raise InvalidModelError(
+                f"{where}: got none, wanted what says how the model hears: others are for translate"
+            )
         want_neutral(where, said, NEUTRAL)
         bands, self.rate, self.hop, frame, seconds = (value_of(where, said, key, int) or n for key, n in USUAL.items())
         self.chunk, self.frame = seconds * self.rate, frame
