@@ -55,7 +55,7 @@ def compile(
     is_narrow = precision == INT8 or calibration is not None
     given = {**options, "precision": "f32"} if is_narrow else options
     how = options_of("compile", given, "weights", "signature", "calibration")
-    if isinstance(model, (str, os.PathLike)) and weights is None and not is_narrow and how.cache is None:
+    if isinstance(model, (str, os.PathLike)) and weights is None and not is_narrow:
         if others(how.device):
             from bolt_numba.sessions.known_parts import session_of  # sessions without plug-ins do without
         else:

@@ -437,7 +437,8 @@ def test_many_threads_run_one_session(model: Path) -> None:
     assert type(session) is KnownSession
 
 
-def test_a_generator_begins_with_kept_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cache", [None, "int8"])
+def test_a_generator_begins_with_kept_steps(tmp_path: Path, cache: str | None) -> None:
     """A short text needs no model, and appends to its caches where they lie; a long prompt has the model read."""
     pytest.importorskip("tokenizers")
     from bolt_numba.text import Generator
@@ -445,13 +446,13 @@ def test_a_generator_begins_with_kept_steps(tmp_path: Path) -> None:
 
     file, texts = whole(tmp_path / "small.bolt"), []
     for kind in (Session, KnownSession):
-        with Generator(file, threads=1) as generator:
+        with Generator(file, threads=1, cache=cache) as generator:
             texts.append(generator.generate("Once upon", max_tokens=20).text)
             assert type(generator.session) is kind
             if kind is KnownSession:
                 frame = generator.decoder._frame(0, 1, 1, 1)
-                made = generator.session._targets([*frame.feeds.values()], frame.outputs)
-                assert all(a is b for a, b in zip(made, frame.outputs.values(), strict=True))
+                made = generator.session._targets([*frame.feeds.values()], frame.call.buffers)
+                assert all(a is b for a, b in zip(made, frame.call.buffers.values(), strict=True))
             texts.append(generator.generate("Once upon a time " * 6, max_tokens=20).text)
             assert type(generator.session) is Session
         known_plans.wait_for_kept()

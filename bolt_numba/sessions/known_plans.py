@@ -78,7 +78,7 @@ def _asked(model: Any, signature: str | None, options: Options) -> _AskedPlan | 
         return None
     with suppress(OSError, ValueError):
         decide = {"signature": signature, "threads": options.thread_count}
-        decide |= {"precision": options.precision, "numerics": options.numerics}
+        decide |= {"precision": options.precision, "numerics": options.numerics, "cache": options.cache}
         return _AskedPlan(os.path.abspath(text), decide, stamp_at(text))
     return None
 
