@@ -24,7 +24,6 @@ NO_SPELLING = {
     "PairwiseCoupling", "BinaryPack", "BinaryConv", "BinaryMatMul", "Histogram", "PriorBox", "PSRoiPool", "CumMax",
     "CumMin", "LogCumSumExp", "SearchSorted", "GatherTree", "Inverse", "MulticlassNMS", "MatrixNMS",
     "GenerateProposals", "FitImage", "WarpImage", "YuvToRgba", "QuantizeRows", "RaggedAttention",
-    "MatMulExperts",
 }  # fmt: skip
 """Operators that ONNX has no words for."""
 

@@ -72,6 +72,27 @@ def qmoe() -> Iterator[Form]:
             **({"activation_type": "swiglu", "swiglu_fusion": 1} if swiglu else {"activation_type": "silu"}),
             **({"block_size": block} if block else {}),
         }  # fmt: skip
+    yield from qmoe_of_groups()
+
+
+def qmoe_of_groups() -> Iterator[Form]:
+    """Whole groups of 32 weights, whose scales are f16: rows meet the experts that they choose alone."""
+    experts, width, inner = 5, 64, 32
+    for bits, block, biased in ((4, 0, 1), (4, 32, 0), (8, 0, 1)):
+        (w1, s1, b1), (w2, s2, b2) = (
+            (
+                codes(U8, e, n, depth * bits // 8),
+                (real(e, n, *([depth // block] if block else [])) * F32.type(0.02)).astype(np.float16).astype(F32),
+                real(e, n) if biased else None,
+            )
+            for e, n, depth in ((experts, 2 * inner, width), (experts, width, inner))
+        )
+        yield {
+            "x": real(7, width), "r": scores(7, experts), "w1": w1, "s1": s1, "b1": b1, "w2": w2, "s2": s2, "b2": b2,
+        }, 1, {
+            "k": 2, "expert_weight_bits": bits, "activation_type": "swiglu", "swiglu_fusion": 1, "weights_prepacked": 0,
+            **({"block_size": block} if block else {}),
+        }  # fmt: skip
 
 
 @forms("Inverse")

@@ -6,13 +6,17 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 import bolt_numba as bn
 from bolt_numba.base.budget import Budget, within
 from bolt_numba.converters.onnx.reading.read import read_model
-from bolt_numba.types import Array
-from tests.converters.microsoft_forms import F32, U8, codes, form_model, rounded
-from tests.converters.microsoft_layer_forms import HELD
+from bolt_numba.converters.onnx.writing.write import to_onnx
+from bolt_numba.ir.interpret import interpret
+from bolt_numba.ops.layers.products.matmul_experts import MatMulExperts
+from bolt_numba.types import AnyDType, Array
+from tests.converters.microsoft_forms import F16, F32, U8, Form, codes, form_model, rounded
+from tests.converters.microsoft_layer_forms import HELD, qmoe_of_groups
 from tests.converters.test_onnx_microsoft_decoder import lengths, node_model, real
 from tests.near import assert_near
 
@@ -123,6 +127,43 @@ def test_the_gate_of_an_expert_may_lie_apart_or_behind_the_other_factor() -> Non
         results.append(session.run(None, {n: a for n, a in inputs.items() if a is not None})[0])
     for result in results[1:]:
         assert_near(result, results[0], 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_constant_weights_of_experts_meet_the_rows_that_choose_them(dtype: AnyDType) -> None:
+    """As weights that only the run tells do, which meet all rows; written files are read as the same."""
+    experts, width, inner = 8, 8, 6
+    shapes = {"w1": (experts, inner, width), "b1": (experts, inner), "w2": (experts, width, inner)}
+    inputs = {"x": real(5, width), "r": real(5, experts)} | {name: real(*dims) for name, dims in shapes.items()}
+    arrays = rounded(inputs, dtype, dtype)
+    form: Form = (inputs, 1, {"k": 1, "activation_type": "silu"})
+    apart = form_model("MoE", form, arrays, dtype)
+    whole = form_model("MoE", form, arrays, dtype)
+    for name in shapes:
+        whole.graph.initializer.append(numpy_helper.from_array(arrays[name], name))
+    kept = [info for info in whole.graph.input if info.name not in shapes]
+    del whole.graph.input[:]
+    whole.graph.input.extend(kept)
+    rows = {name: arrays[name] for name in "xr"}
+    wanted = interpret(read_model(apart), arrays)["y0"]
+    read = read_model(whole)
+    assert sum(isinstance(node.op, MatMulExperts) for node in read.nodes) == 2
+    for graph in (read, read_model(to_onnx(read))):
+        assert_near(interpret(graph, rows)["y0"], wanted, 1e-5 if dtype == F32 else 4e-3)
+    assert_near(bn.compile(read, threads=1).run(None, rows)[0], wanted, 1e-4 if dtype == F32 else 4e-3)
+
+
+@pytest.mark.parametrize(("bits", "block"), [(4, 32), (8, 0)])
+def test_written_experts_keep_weights_of_a_few_bits(bits: int, block: int) -> None:
+    form = next(f for f in qmoe_of_groups() if (f[2]["expert_weight_bits"], f[2].get("block_size", 0)) == (bits, block))
+    arrays = rounded(form[0], F32, F32)
+    rows = {name: array for name, array in arrays.items() if name not in HELD["QMoE"]}
+    read = read_model(form_model("QMoE", form, arrays, F32))
+    written = to_onnx(read)
+    assert "DequantizeLinear" in {node.op_type for node in written.graph.node}
+    wanted = interpret(read, rows)["y0"]
+    assert_near(interpret(read_model(written), rows)["y0"], wanted, 1e-5)
+    assert_near(bn.compile(read, threads=1, numerics="strict").run(None, rows)[0], wanted, 1e-5)
 
 
 IMAGE = {"x": real(1, 1, 4, 4), "r": real(1, 4), "b": np.zeros(1, np.int32)}

@@ -27,7 +27,7 @@ from tests.plugins.drivers import agrees, layer, near, opened, run_graph, wanted
 pytest.importorskip("onnxruntime", reason="the SDK of this device")
 LACKS = NO_SPELLING | {
     *("Between", "DFT", "Dropout", "DynamicQuantizeLSTM", "GroupQueryAttention", "ImageDecoder"),
-    *("LabelEncoder", "Multinomial", "RandomNormal", "RandomUniform", "RegexFullMatch"),
+    *("LabelEncoder", "MatMulExperts", "Multinomial", "RandomNormal", "RandomUniform", "RegexFullMatch"),
     *("StringConcat", "StringNormalizer", "StringSplit", "Tokenizer", "TreeEnsemble"),
 }
 """Operators that it does not get: what ONNX has no words for, and random numbers, texts and forms of one engine."""

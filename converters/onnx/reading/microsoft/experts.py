@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bolt_numba.base.budget import ask
-from bolt_numba.base.types import F32, U8, AnyDType, Array
+from bolt_numba.base.types import BF16, F16, F32, U8, AnyDType, Array
 from bolt_numba.converters.builder import ints
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
@@ -21,11 +21,22 @@ from bolt_numba.ops.arrays.shape import Identity, Reshape, Shape
 from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.products.matmul import MatMul
 from bolt_numba.ops.layers.products.matmul_bits import unpacked
+from bolt_numba.ops.layers.products.matmul_experts import MatMulExperts
 from bolt_numba.ops.pointwise import Add, Cast, Clip, Div, Gelu, Min, Mul, Relu, Swish
 from bolt_numba.ops.shapes import product
 
 Product = Callable[[Any, int], Any]
 """Rows times the weights of one expert, its bias included."""
+Chosen = Callable[[Any, Any], Any]
+"""Rows [n, 1 or k, size] times the weights of the experts [n, k] that they choose, biases included."""
+Gates = tuple[Any, Any]
+"""The experts of each row [rows, k], and how much each of them adds to it, f32."""
+CODES = {4: "Q4_0", 8: "Q8_0"}
+"""Forms of weights of so many bits, whose scales are f16."""
+GROUP = 32
+"""Weights of such a scale."""
+PAYS_CHOOSING = 8
+"""Experts for each that a row chooses, from which chosen products of floats are faster than whole ones, of any rows."""
 
 _NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -99,8 +110,11 @@ def moe(
     _want_biases(sizes, dtype, b1, b2, b3)
     gates = _gates(b, router, None, k, normalize_routing_weights)
     activated = _activation(b, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
-    third = None if w3 is None else _dense(b, w3, b3)
-    return _mixed(b, x, gates, b.static_dim(w1, 0), (_dense(b, w1, b1), _dense(b, w2, b2), third), activated)
+    held = ((w1, b1), (w2, b2), (w3, b3))
+    is_choice = b.static_dim(w1, 0) >= PAYS_CHOOSING * k
+    stored = [_plain(w) if is_choice and w is not None else None for w, _ in held]
+    layers = [w and _dense(b, w, bias) for w, bias in held]
+    return _mixture(b, x, router, gates, held, stored, layers, activated)
 
 
 @microsoft("QMoE")
@@ -153,7 +167,7 @@ def qmoe(
     sizes.want("router_weights", router_weights, "rows experts", router.type.dtype)
     gates = _gates(b, router, router_weights, k, router_weights is None or normalize_routing_weights)
     activated = _activation(b, activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
-    return _mixed(b, x, gates, b.static_dim(w1, 0), _layers(b, sizes, x.type.dtype, rows, bits, block_size), activated)
+    return _mixture(b, x, router, gates, rows, *_layers(b, sizes, x.type.dtype, rows, bits, block_size), activated)
 
 
 def _sizes(b: NodeBuilder, x: Value, router: Value, w1: Value, inner: int, k: int, fused: bool) -> Forms:
@@ -175,14 +189,15 @@ def _want_biases(sizes: Forms, dtype: AnyDType, first: Value | None, second: Val
 
 def _layers(
     b: NodeBuilder, sizes: Forms, dtype: AnyDType, rows: Any, bits: Sequence[int], block: int
-) -> list[Product | None]:
-    """Products with weights, scales, zero points and biases that are seen to agree."""
+) -> tuple[list[Any], list[Any]]:
+    """What `_packed` gives, and products, of weights, scales, zero points and biases that are seen to agree."""
     _want_biases(sizes, dtype, *(row[3] for row in rows))
     b.invalid_if(block < 0, "block_size", block, "0 or more")
     for i, (held, n) in enumerate(zip(rows, bits, strict=True), 1):
         if held[0] is not None:
             _want_bits(b, sizes, f"fc{i}", held[:3], n, block)
-    return [None if row[0] is None else _of_bits(b, row, n, block) for row, n in zip(rows, bits, strict=True)]
+    stored = [row[0] and _packed(b, row, n, block) for row, n in zip(rows, bits, strict=True)]
+    return stored, [row[0] and _of_bits(b, row, n, block) for row, n in zip(rows, bits, strict=True)]
 
 
 def _want_bits(b: NodeBuilder, sizes: Forms, name: str, operands: Any, bits: int, block: int) -> None:
@@ -200,14 +215,11 @@ def _want_bits(b: NodeBuilder, sizes: Forms, name: str, operands: Any, bits: int
     held.want(f"{name}_zero_points", zeros, "experts columns packed" if block else "experts packed", U8)
 
 
-def _gates(b: NodeBuilder, router: Value, weights: Value | None, k: int, normalised: bool) -> Value:
-    """How much each expert adds to each row: [rows, experts], 0 for those that are not chosen."""
+def _gates(b: NodeBuilder, router: Value, weights: Value | None, k: int, normalised: bool) -> Gates:
     scores = b(Cast(F32), router)
     _, experts = b.node(TopK(), scores, ints([k])).outputs
     found = b(GatherElements(1), b(Softmax(-1), scores) if weights is None else b(Cast(F32), weights), experts)
-    found = b(Div(), found, b(ReduceSum(), found, ints([1]))) if normalised else found
-    made = b(ScatterElements(1), b.expanded(np.zeros((), F32), b(Shape(), router)), experts, found)
-    return b(Cast(router.type.dtype), made)
+    return experts, b(Div(), found, b(ReduceSum(), found, ints([1]))) if normalised else found
 
 
 def _activation(
@@ -225,10 +237,10 @@ def _activation(
                 raise b.invalid("fc3_experts_weights", "none", "the gate's other factor")
             gate, linear = h, third
         elif fusion == 1:
-            gate, linear = (b.sliced(h, 1, start, step=2) for start in (0, 1))
+            gate, linear = (b.sliced(h, -1, start, step=2) for start in (0, 1))
         else:
-            half = b.static_dim(h, 1) // 2
-            gate, linear = b.sliced(h, 1, 0, half), b.sliced(h, 1, half)
+            half = b.static_dim(h, -1) // 2
+            gate, linear = b.sliced(h, -1, 0, half), b.sliced(h, -1, half)
         if limit is not None:
             gate, linear = b(Min(), gate, limit), b(Clip(-limit, limit), linear)
         return b(Mul(), b(Swish(alpha), gate), b(Add(), linear, beta))
@@ -271,6 +283,73 @@ def _of_bits(b: NodeBuilder, operands: Any, bits: int, block: int) -> Product:
         )  # fmt: skip
 
     return product
+
+
+def _plain(weights: Value) -> tuple[str, Array] | None:
+    """Constant floats as `MatMulExperts` has them."""
+    held, form = weights.const, {F32: "F32", F16: "F16", BF16: "BF16"}.get(weights.type.dtype)
+    return None if held is None or form is None else (form, np.ascontiguousarray(held).view(U8))
+
+
+def _packed(b: NodeBuilder, operands: Any, bits: int, block: int) -> tuple[str, Array] | None:
+    """Codes and scales as `MatMulExperts` has them, where it has such: without zero points, scales that are f16."""
+    codes, scales = (b.known_array(v, "weights of experts") for v in operands[:2])
+    experts, n, depth = codes.shape[0], codes.shape[1], codes.shape[2] * 8 // bits
+    with np.errstate(over="ignore"):
+        halves = scales.astype(F16).reshape(experts, n, -1)
+    if operands[2] is not None or bits not in CODES or depth % GROUP or block % GROUP:
+        return None
+    if not np.array_equal(halves.astype(F32), scales.astype(F32).reshape(halves.shape)):
+        return None
+    raw = np.empty((experts, n, depth // GROUP, 2 + GROUP * bits // 8), U8)
+    raw[..., :2] = np.repeat(halves, (block or depth) // GROUP, axis=2)[:, :, : depth // GROUP, None].view(U8)
+    for made, own in zip(raw, codes, strict=True):
+        if bits == 8:
+            made[..., 2:] = own.reshape(n, -1, GROUP) ^ 128
+        else:  # the first half of a group in the low bits
+            low, high = unpacked(own, bits).reshape(n, -1, 2, GROUP // 2).transpose(2, 0, 1, 3)
+            made[..., 2:] = low | high << 4
+    return CODES[bits], raw.reshape(experts, n, -1)
+
+
+def _chosen(b: NodeBuilder, stored: tuple[str, Array] | None, bias: Value | None) -> Chosen | None:
+    if stored is None:
+        return None
+    form, raw = stored
+    held = b.const(raw)
+
+    def product(x: Any, experts: Any) -> Any:
+        y = b(MatMulExperts(form), x, held, experts)
+        return y if bias is None else b(Add(), y, b(Gather(0), b.to(bias, F32), experts))
+
+    return product
+
+
+def _mixture(
+    b: NodeBuilder, x: Value, router: Value, gates: Gates, held: Any, stored: Any, layers: Any, activated: Any
+) -> Value:
+    """By products with chosen weights where all are stored for these.  held: weights, …, bias of each layer."""
+    if all(made or row[0] is None for row, made in zip(held, stored, strict=True)):
+        chosen = [_chosen(b, made, row[-1]) for row, made in zip(held, stored, strict=True)]
+        return _of_chosen(b, x, gates, chosen, activated)
+    return _mixed(b, x, _spread(b, router, gates), b.static_dim(held[0][0], 0), layers, activated)
+
+
+def _of_chosen(
+    b: NodeBuilder, x: Value, gates: Gates, layers: Sequence[Any], activated: Callable[[Any, Any], Any]
+) -> Value:
+    """The sum of what the experts that each row of x [..., rows, width] chooses make of it, computed in f32."""
+    (first, second, third), (experts, shares) = layers, gates
+    rows = b.to(b.reshaped(x, b.sizes_of(experts, [0]), [1, b.static_dim(x, -1)]), F32)
+    hidden = activated(first(rows, experts), None if third is None else third(rows, experts))
+    parts = b(Mul(), second(hidden, experts), b.unsqueezed(shares, 2))
+    return b(Reshape(), b.to(b(ReduceSum(keepdims=False), parts, ints([1])), x.type.dtype), b(Shape(), x))
+
+
+def _spread(b: NodeBuilder, router: Value, gates: Gates) -> Value:
+    """How much each expert adds to each row: [rows, experts], 0 for those that are not chosen."""
+    zeros = b.expanded(np.zeros((), F32), b(Shape(), router))
+    return b(Cast(router.type.dtype), b(ScatterElements(1), zeros, *gates))
 
 
 def _mixed(
