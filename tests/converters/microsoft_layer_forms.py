@@ -153,6 +153,29 @@ def linear_attention() -> Iterator[Form]:
         }  # fmt: skip
 
 
+@forms("MRotaryEmbedding")
+def multimodal_rotary_embedding() -> Iterator[Form]:
+    n, heads, s, half = 2, 3, 4, 8
+    for turns, layout, more, flat in product((0, 1), (0, 1), (0, 4), (0, 1)):
+        size = 2 * half + more
+        angles = np.arange(20)[:, None] * 0.5 ** np.arange(half)
+        yield {
+            "x": real(n, s, heads * size) if flat else real(n, heads, s, size),
+            "p": np.random.default_rng(4).integers(0, 20, (3, n, s)),
+            "c": np.cos(angles).astype(F32), "s": np.sin(angles).astype(F32),
+        }, 1, {
+            "interleaved": turns, "mrope_layout": layout, "mrope_section": [4, 2, 2],
+            **({"num_heads": heads, "rotary_embedding_dim": 2 * half} if more or flat else {}),
+        }  # fmt: skip
+
+
+@forms("BranchwiseRMSNorm")
+def branchwise_norm() -> Iterator[Form]:
+    for flat, scale in product((0, 1), ((), (6,), (4, 6), (24,))):
+        inputs = {"x": real(2, 3, 24) if flat else real(2, 3, 4, 6), "s": real(*scale) if scale else None}
+        yield inputs, 1, {"num_branches": 4} if flat else {}
+
+
 @forms("LinearAttentionGate")
 def linear_attention_gate() -> Iterator[Form]:
     for second in (0, 1):
@@ -170,7 +193,7 @@ def gated_delta_net() -> Iterator[Form]:
             "q": real(*rows, 2 * keys * d + heads * e) if deep == 2 else real(*rows, keys, d),
             "k": None if deep == 2 else real(*rows, keys, d), "v": None if deep == 2 else real(*rows, heads, e),
             "cu": None, "d": -np.abs(decay), "b": np.abs(real(*rows, heads)), "p": real(n, heads, e, d),
-            "a": real(heads), "t": real(heads, d) if by_elements else real(heads),
+            **({} if gate == "none" else {"a": real(heads), "t": real(heads, d) if by_elements else real(heads)}),
         }, 2, {
             "gate_activation": gate, "beta_activation": "sigmoid" if fused else "none", "qk_l2_norm": fused,
         }  # fmt: skip

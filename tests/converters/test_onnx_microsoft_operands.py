@@ -27,6 +27,11 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "LinearAttention": [
         {"q_num_heads": 0, "kv_num_heads": 0}, {"q_num_heads": 3, "kv_num_heads": 3}, {"update_rule": "none"},
     ],
+    "GatedDeltaNet": [{"update_rule": "none"}, {"gate_activation": "relu"}, {"beta_activation": "relu"}],
+    "MRotaryEmbedding": [
+        {"mrope_section": [4, 2, 1]}, {"mrope_section": [4, 4]}, {"mrope_section": [9, -1, 0]}, {"mrope_layout": 2},
+    ],
+    "BranchwiseRMSNorm": [{"num_branches": 5}, {"num_branches": -1}],
     "SparseAttention": [
         {"num_heads": 0}, {"kv_num_heads": 0}, {"kv_num_heads": 3}, {"sparse_block_size": 0}, {"num_heads": 3},
     ],

@@ -8,7 +8,7 @@ import numpy as np
 
 from bolt_numba.base.budget import ask
 from bolt_numba.base.types import I32, I64, Array, Sym
-from bolt_numba.converters.builder import ints
+from bolt_numba.converters.builder import Ints, ints
 from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import microsoft, reader
@@ -70,6 +70,51 @@ def rotary_embedding(
     size = 2 * half if isinstance(half, int) else b(Mul(), half, 2)
     split = by_heads(b, x, num_heads) if num_heads else b.reshaped(x, [0, 0, -1, size], zero_keeps=True)
     return merged(b, b(RotaryEmbedding(interleaved, "SHD"), split, cos_cache, sin_cache, positions))
+
+
+@microsoft("MRotaryEmbedding")
+def multimodal_rotary_embedding(
+    b: NodeBuilder,
+    x: Value,
+    position_ids: Value,
+    cos_cache: Value,
+    sin_cache: Value,
+    *,
+    interleaved: bool = False,
+    is_packed_batching: int = 0,
+    mrope_layout: int = 0,
+    mrope_section: Ints,
+    num_heads: int = 0,
+    rotary_embedding_dim: int = 0,
+    scale: float = 1.0,
+) -> Value:
+    """position_ids: [3, n, s], of which each column of the tables takes one: in sections, or in turns."""
+    half, flat = b.static_dim(cos_cache, 1), b.rank_of(x) == 3
+    if is_packed_batching or mrope_layout not in (0, 1) or scale != 1:
+        raise b.unsupported(f"is_packed_batching, mrope_layout {mrope_layout} or scale {scale}")
+    if len(mrope_section) != 3 or min(mrope_section) < 0 or sum(mrope_section) != half:
+        raise b.invalid("mrope_section", mrope_section, f"three numbers whose sum is {half}")
+    if rotary_embedding_dim not in (0, 2 * half) or (flat and rotary_embedding_dim and num_heads < 1):
+        given = rotary_embedding_dim, num_heads
+        raise b.invalid("rotary_embedding_dim and num_heads", given, f"{2 * half}, and heads")
+    held, dtype = Forms(b, half=half, **({} if rotary_embedding_dim else {"size": 2 * half})), x.type.dtype
+    held.want("input", x, "n s width" if flat else "n heads s size", *FLOATS)
+    held.want("position_ids", position_ids, "3 n s", I64)
+    held.want("cos_cache", cos_cache, "rows half", dtype)
+    held.want("sin_cache", sin_cache, "rows half", dtype)
+    taken = np.repeat(np.arange(3), mrope_section)
+    if mrope_layout:
+        columns = np.arange(half)
+        inside = columns < 3 * np.array([half, *mrope_section[1:]])[columns % 3]
+        taken = np.where(inside, columns % 3, 0)
+    rows = b.squeezed(b(Shape(0, 1), cos_cache), 0)
+    places = b(Transpose((1, 2, 0)), b(Gather(0), b.counted_up(position_ids, rows), taken))
+    index = b(Add(), b(Mul(), places, half), np.arange(half))
+    tables = [b(Gather(0), b.reshaped(t, [-1]), index) for t in (cos_cache, sin_cache)]
+    if not flat:
+        return b(RotaryEmbedding(interleaved, "HSD"), x, *tables)
+    split = by_heads(b, x, num_heads) if num_heads else b.reshaped(x, [0, 0, -1, 2 * half], zero_keeps=True)
+    return merged(b, b(RotaryEmbedding(interleaved, "SHD"), split, *tables))
 
 
 @reader("RotaryEmbedding", since=23)

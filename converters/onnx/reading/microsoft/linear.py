@@ -150,9 +150,10 @@ def gated_delta_net(
     if cu_seqlens is not None or initial_state is None:
         raise b.unsupported("sequences of several lengths, or no initial_state")
     heads, e, d = (b.static_dim(initial_state, axis) for axis in (1, 2, 3))
+    axes = _want_rows(b, query, key, value, decay, beta, initial_state, a_log, dt_bias)
+    b.invalid_if(gate_activation == "none" and (a_log or dt_bias), "a_log and dt_bias", "some", "none without a gate")
     operands = _flat_heads(b, initial_state, query, key, value)
     n_heads = b.static_dim(operands[0], 2) // d
-    axes = 2 if b.rank_of(query) == 4 else 1
     gates = [None if v is None else _by_positions(b, initial_state, v, axes) for v in (decay, beta)]
     if gates[0] is not None and gate_activation != "none":
         gates[0] = _decay(b, gates[0], a_log, dt_bias, gate_activation, gate_lower_bound)
@@ -166,6 +167,29 @@ def gated_delta_net(
     y, present = b.node(LinearAttention(n_heads, heads, scale, update_rule), *wide, state, *gates).outputs
     shape = [*b.sizes_of(query, range(axes)), max(n_heads, heads), e]
     return b.to(b.reshaped(y, shape), query.type.dtype), b.transposed(present, 0, 1, 3, 2)
+
+
+def _want_rows(
+    b: NodeBuilder, query: Value, key: Value | None, value: Value | None, decay: Value | None, beta: Value | None,
+    state: Value, a_log: Value | None, bias: Value | None,
+) -> int:  # fmt: skip
+    """How many axes of positions there are, of operands whose shapes and dtypes agree."""
+    heads, e, d = (b.static_dim(state, axis) for axis in (1, 2, 3))
+    held, axes = Forms(b, heads=heads, e=e, d=d, each=heads * d), 2 if b.rank_of(query) == 4 else 1
+    rows, dtype = "n length" if axes == 2 else "positions", query.type.dtype
+    held.want("initial_state", state, "n heads e d", *FLOATS)
+    held.want("query", query, f"{rows} width" if key is None else f"{rows} keys d", *FLOATS)
+    held.want("key", key, f"{rows} keys d", dtype)
+    held.want("value", value, f"{rows} heads e", dtype)
+    held.want("decay", decay, f"{rows} heads|{rows} heads d", *FLOATS)
+    held.want("beta", beta, f"{rows} heads", *FLOATS)
+    held.want("a_log", a_log, "heads", *FLOATS)
+    held.want("dt_bias", bias, "heads|heads d|each", *FLOATS)
+    b.invalid_if((key is None) != (value is None), "key and value", "one", "both or none")
+    if key is None:
+        width = b.static_dim(query, 1) - heads * e
+        b.invalid_if(width <= 0 or width % (2 * d), "width of query", width + heads * e, f"heads of {d}, {d} and {e}")
+    return axes
 
 
 def _by_positions(b: NodeBuilder, state: Value, x: Value, axes: int) -> Value:

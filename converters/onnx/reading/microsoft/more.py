@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from bolt_numba.base.types import F32
 from bolt_numba.converters.as_is import AsIs
 from bolt_numba.converters.builder import ints
+from bolt_numba.converters.forms import Forms
 from bolt_numba.converters.onnx.reading.graph import NodeBuilder
 from bolt_numba.converters.onnx.reading.registry import add_as_is, microsoft
 from bolt_numba.converters.onnx.reading.tables.conv import Convolved
@@ -17,6 +21,7 @@ from bolt_numba.ops.arrays.generate import Trilu
 from bolt_numba.ops.arrays.shape import Reshape, Shape, Transpose, Unsqueeze
 from bolt_numba.ops.arrays.slicing import Pad
 from bolt_numba.ops.data.tokens import Tokenizer
+from bolt_numba.ops.dtypes import FLOATS
 from bolt_numba.ops.layers.norm import RMSNormalization
 from bolt_numba.ops.layers.products.distances import Distances
 from bolt_numba.ops.layers.products.integer_products import QLinearConv
@@ -69,3 +74,21 @@ def _any_layout(b: NodeBuilder, made: QLinearConv, x: Value, *others: Value, cha
 
 
 microsoft("QLinearConv")(Convolved(QLinearConv, QLINEAR_CONV, then=_any_layout))
+
+
+@microsoft("BranchwiseRMSNorm")
+def branchwise_norm(
+    b: NodeBuilder, x: Value, scale: Value | None = None, *, epsilon: float = 1e-5, num_branches: int = 0
+) -> Value:
+    """Of each of so many branches that rows of x have, or where that is 0 of the last axis; scale: one, or of each."""
+    width = b.static_dim(x, -1)
+    b.invalid_if(num_branches < 0 or width % (num_branches or 1), "num_branches", num_branches, f"a divisor of {width}")
+    size, branches = width // (num_branches or 1), num_branches or b.static_dim(x, -2)
+    held = Forms(b, size=size, branches=branches, whole=size * branches)
+    held.want("X", x, "... whole" if num_branches else "... branches size", *FLOATS)
+    held.want("scale", scale, "size|branches size|whole", *FLOATS)
+    rows = x if not num_branches else b.reshaped(x, b.sizes_of(x, range(b.rank_of(x) - 1)), [branches, size])
+    y = b(RMSNormalization(-1, epsilon), b.to(rows, F32), np.ones(size, F32))
+    if scale is not None:
+        y = b(Mul(), y, b.to(b.reshaped(scale, [-1, size]), F32))
+    return b(Reshape(), b.to(y, x.type.dtype), b(Shape(), x))
