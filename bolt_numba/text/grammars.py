@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ SPACED: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separa
 """One way to write JSON: where blanks are free, a model may write them without end."""
 MOST_PATTERNS, JOINS = 12, {"allOf", "anyOf", "oneOf", "not", "if", "$ref"}
 """Patterns of a schema, and what may join them: to find out whether any text fits takes twice as long for each more."""
+LEAST_INTEGER, LOW = -(1 << 60), re.compile(r"-\s*\d{19}")
+"""Far lower ones of 64 bits end the process in llguidance 1.9; what they look like within a grammar."""
 MOST_KNOWN = 16
 """Grammars that are kept for the next text."""
 _lock = threading.Lock()
@@ -86,6 +89,8 @@ class Grammars:
             raise OptionError(f"{name}: got {shortly(given)}, wanted a text of at most {MOST_LETTERS} letters")
         if (known := self.known.get((name, text))) is not None:
             return Grammar(known.deep_copy())
+        if name == "grammar" and LOW.search(text):
+            raise OptionError(f"grammar: got {LOW.findall(text)[0]}, wanted integers from {LEAST_INTEGER}")
         matcher = self.own.LLMatcher
         try:
             source = matcher.grammar_from_lark(text) if name == "grammar" else (
@@ -109,6 +114,8 @@ def want_few_patterns(schema: Any, name: str) -> None:
     left, found, joins = [schema], 0, set[str]()
     while left:
         node = left.pop()
+        if isinstance(node, int) and node < LEAST_INTEGER:
+            raise OptionError(f"{name}: got {node:.4g}, wanted integers from {LEAST_INTEGER}")
         if isinstance(node, dict):
             found, joins = found + isinstance(node.get("pattern"), str), joins | (JOINS & node.keys())
             left += node.values()

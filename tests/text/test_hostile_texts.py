@@ -136,3 +136,12 @@ def test_logits_that_are_no_numbers(odd: float) -> None:
     with pytest.raises(DataError, match="logits: got 5 of them, wanted one for each token up to 7"):
         Sampler(Sampling(repetition_penalty=2), [7])(np.zeros(5, np.float32))
     assert Sampler(Sampling(temperature=5e-324), [0])(np.float32([1, 3, 2])) == 1
+
+
+@pytest.mark.parametrize("low", [-(1 << 63), 1 - (1 << 63)])
+def test_integers_that_would_end_the_process_are_refused(low: int, one: Generator) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"anyOf": [{"const": {"a": [low]}}]}
+    for settings in ({"json_schema": schema}, {"grammar": f"start: %json {json.dumps(schema)}"}):
+        with pytest.raises(OptionError, match="wanted integers from -1152921504606846976"):
+            one.generate("x", max_tokens=2, **settings)
