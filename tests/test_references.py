@@ -35,7 +35,8 @@ ALL = sorted(CASES, key=lambda op: op.name)
 NAMES = [op.name for op in ALL]
 INTERNAL_BY_FILE = {
     "tests/converters/test_onnx_microsoft_decoder.py": "GroupQueryAttention",
-    "tests/converters/test_onnx_microsoft_forms.py": "MatMulNBits LinearAttention CausalConvWithState",
+    "tests/converters/test_onnx_microsoft_forms.py": "MatMulNBits",
+    "tests/converters/microsoft_layer_forms.py": "LinearAttention CausalConvWithState",
     "tests/converters/test_onnx_ml.py": "TreeEnsemble LabelEncoder OneHotEncoder PairwiseCoupling",
     "tests/converters/test_onnx_search.py": "BifurcationDetector",
     "tests/plugins/test_simnpu.py": "Foreign",
