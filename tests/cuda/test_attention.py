@@ -18,7 +18,7 @@ from bolt_numba.kernels.cuda.attention.tiles import attention_tiles, shared_byte
 from bolt_numba.ops.layers.attention.attention import FusedAttention
 from bolt_numba.ops.layers.attention.cache import GroupQueryAttention
 from bolt_numba.ops.layers.attention.rotary import RotaryEmbedding
-from bolt_numba.types import BF16, F16, F32, I32, Array, TensorType
+from bolt_numba.types import BF16, F16, F32, I8, I32, Array, TensorType
 from bolt_numba_simulator.ptx import SimulationReport
 from tests.cases.attention import group_query_attention, rotary_embedding
 from tests.cuda.harness import GPU, expect, run_op
@@ -145,6 +145,8 @@ TOTAL = 6
 @given(data=st.data())
 def test_cache(data: Any) -> None:
     case = group_query_attention(data.draw, GroupQueryAttention)
+    if any(x is not None and x.dtype == I8 for x in case.inputs):
+        return  # caches of 8 bits are the CPU's
     operands = [x if x is None or x.dtype != F16 else x.astype(F32) for x in case.inputs]  # one dtype for all here
     expect(case.op, *operands, constants=(TOTAL,), rtol=1e-4, atol=1e-4)
 

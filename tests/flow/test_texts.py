@@ -36,7 +36,7 @@ def test_the_next_node_reads_a_text_as_it_is_made(generator: Generator) -> None:
     def read(pieces: Answer) -> str:
         told = list[str]()
         for piece in pieces:
-            seen.append(pieces.is_done)
+            seen.append(pieces._ended.is_set())
             told.append(piece.text)
         return "".join(told)
 
@@ -55,7 +55,7 @@ def test_pieces_go_through_another_flow(generator: Generator) -> None:
         pieces, done = flow(prompt="Once")["pieces"], list[bool]()
         told = ""
         for result in loud.map(({"text": piece.text} for piece in pieces), ahead=1):
-            done.append(pieces.is_done)
+            done.append(pieces._ended.is_set())
             told += result["loud"]
         assert told == generator.generate("Once", **HOW).text.upper()
         assert not all(done[:-1])

@@ -328,11 +328,18 @@ def test_runs_over_the_same_arrays(session: Any) -> None:
 def test_a_long_prompt_leaves_time_for_others(many: Generator, one: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "PIECE", 8)
     runs = list[list[int]]()
-    run = many.decoder.run
-    monkeypatch.setattr(many.decoder, "run", lambda parts: runs.append([len(p.tokens) for p in parts]) or run(parts))
+    run, both = many.decoder.run, threading.Event()
+
+    def noted(parts: Any) -> Any:
+        both.wait()
+        runs.append([len(p.tokens) for p in parts])
+        return run(parts)
+
+    monkeypatch.setattr(many.decoder, "run", noted)
     text = "A long text about a cat that sleeps while the train is late. "
-    short = many.submit("Once", max_tokens=30, temperature=1.0, seed=1)
-    made = many.generate(text, max_tokens=2)
+    short, long = many.submit("Once", max_tokens=30, temperature=1.0, seed=1), many.submit(text, max_tokens=2)
+    both.set()
+    made = long.result()
     assert made.tokens == one.generate(text, max_tokens=2).tokens
     assert short.result().tokens == one.generate("Once", max_tokens=30, temperature=1.0, seed=1).tokens
     pieces = [i for i, lengths in enumerate(runs) if lengths == [8]]
