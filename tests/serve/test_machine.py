@@ -465,8 +465,10 @@ class ServerMachine(RuleBasedStateMachine):
     def look_behind(self) -> None:
         """Counts add up, and nothing is left of what has ended."""
         self.check_sequences()
-        serving = self.repository.versions()
+        serving, until = self.repository.versions(), time.monotonic() + WAIT_S
         for engine in self.server.do(self.engines()):
+            while any(s.running for s in engine.stations) and time.monotonic() < until:
+                time.sleep(0.001)  # what was given up ends soon
             assert (engine.pending, engine.open, list(engine.ended)) == (0, set(), [])
             assert not any(station.queue or station.running for station in engine.stations)
         assert all(model.under_way == 0 for model in serving)
@@ -477,7 +479,6 @@ class ServerMachine(RuleBasedStateMachine):
         assert others["queued"] == others["ran"] >= wanted[OK]
         assert others["largest"] <= self.batch
         assert not self.told, self.told
-        until = time.monotonic() + WAIT_S
         left = [ref for ref in self.gone if ref() not in serving]
         while (self.repository.retiring or any(ref() is not None for ref in left)) and time.monotonic() < until:
             gc.collect()
@@ -495,6 +496,5 @@ def test_requests_while_models_change() -> None:
         phases=[Phase.generate], report_multiple_bugs=False,
     )  # fmt: skip
     run_state_machine_as_test(ServerMachine, settings=examples)
-    if len(_seen) >= 100:
-        half = len(_seen) // 2
+    if (half := len(_seen) // 2) >= 50:
         assert max(_seen[half:]) - max(_seen[:half]) < GROWTH, _seen
