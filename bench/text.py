@@ -36,6 +36,8 @@ HEAD = (
     "engine", "decode, tokens/s", "of reads", "times ours", "prefill, tokens/s", "of products", "times ours",
     "eight, tokens/s", "times one", "first token, s", "MB", "MB of two",
 )  # fmt: skip
+KEEPS_S = 5.0
+"""For which the first process goes on: what an engine keeps for the next one, it writes behind the back of runs."""
 BLOCK, BLOCK_BYTES, CODES_DEVIATE = 32, 18, 4.6
 """Of Q4_0: weights and bytes of a block, and the standard deviation of codes drawn at random."""
 
@@ -125,7 +127,9 @@ def begin(peer: str, model: Path, threads: int, options: Options) -> tuple[Worke
 
 def started(engine: str, model: Path, threads: int, options: Options, turns: int) -> dict[str, float]:
     """Seconds to the first token, and MB of one process and of two; the first start is not counted."""
-    begin(f"{engine} decode", model, threads, options)[0].close()
+    before, _ = begin(f"{engine} decode", model, threads, options)
+    time.sleep(KEEPS_S)
+    before.close()
     seconds = []
     for _ in range(turns):
         first, took = begin(f"{engine} decode", model, threads, options)
