@@ -118,16 +118,12 @@ def load_executor() -> None:
         assert kernel.address
 
 
-def run_native(address: int, threads: int) -> None:
+def run_native(address: int, threads: int, is_watched: bool = False) -> None:
     """Run the steps of the record at ``address``, with up to ``threads`` threads: this one and leased workers."""
-    if IN_FORCE and around():
+    if IN_FORCE and not is_watched and around():
         with stopping((address + STOP,)):
-            _run(address, threads)
-    else:
-        _run(address, threads)
-
-
-def _run(address: int, threads: int) -> None:
+            run_native(address, threads, True)
+        return
     crew = _teams[0] if _teams else team()
     if threads == 1:
         crew.alone(address, crew.busy, crew.processors)

@@ -163,26 +163,23 @@ class InferenceSession:
         ``input_feed`` may also have initializers that the model lets a caller override.
         """
         try:
-            if run_options is None:
-                return self._run(output_names, input_feed)
-            check_run(run_options)
-            with run_options._token:
-                return self._run(output_names, run_options._adapted(input_feed))
+            if run_options is not None:
+                check_run(run_options)
+                with run_options._token:
+                    return self.run(output_names, run_options._adapted(input_feed))
+            names = self._names(output_names) if output_names else None
+            if self._is_plain and type(input_feed) is dict and len(input_feed) == len(self._inputs_meta):
+                try:
+                    return self._session.run(names, input_feed)
+                except ShapeError:
+                    if not are_loose(self._inputs_meta, input_feed):
+                        raise
+            feeds = self._feeds(input_feed)
+            if len(feeds) < len(self._inputs_meta):
+                self._want_inputs(feeds)
+            return self._with_engine(feeds, lambda engine: engine.run(names, feeds))
         except Exception as error:
             leave_as_theirs(error, "run")
-
-    def _run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[Any]:
-        names = self._names(output_names) if output_names else None
-        if self._is_plain and type(input_feed) is dict and len(input_feed) == len(self._inputs_meta):
-            try:
-                return self._session.run(names, input_feed)
-            except ShapeError:
-                if not are_loose(self._inputs_meta, input_feed):
-                    raise
-        feeds = self._feeds(input_feed)
-        if len(feeds) < len(self._inputs_meta):
-            self._want_inputs(feeds)
-        return self._with_engine(feeds, lambda engine: engine.run(names, feeds))
 
     def _names(self, output_names: Sequence[str]) -> Sequence[str] | None:
         """What a session is asked for: None where that is everything."""

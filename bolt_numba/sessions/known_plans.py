@@ -105,10 +105,6 @@ class _KeptPlan:
                 self.program = restored(self.head["program"], room)
         return self.program
 
-    def give_back(self, context: NativeRun) -> None:
-        if len(self.idle) < MAX_IDLE and context.program is self.program:  # it may be closed meanwhile
-            self.idle.append(context)
-
     def close(self) -> None:
         self.program = None
         self.idle.clear()
@@ -151,9 +147,9 @@ class _KnownPlan(Known):
     ) -> list[Array] | None:  # fmt: skip
         plan: Any = self.plan
         if bound is None or plan.bound is not bound:
-            plan = self._plan_for(tuple([a.shape for a in arrays]))
-        if plan is None:
-            return None
+            shapes = tuple([a.shape for a in arrays])
+            if plan.shapes != shapes and (plan := self._plan_for(shapes)) is None:
+                return None
         try:
             context = plan.idle.pop()
         except IndexError:
@@ -161,10 +157,11 @@ class _KnownPlan(Known):
             if found is None:
                 return None
             context = found
-        made: list[Array] = targets  # type: ignore[assignment]
-        if bound is None:
-            given = targets or [None] * len(plan.empties)
-            made = [np.empty(*e) if t is None else t for e, t in zip(plan.empties, given, strict=True)]
+        made: Any = targets
+        if targets is None:
+            made = [np.empty(*e) for e in plan.empties]
+        elif bound is None:
+            made = [np.empty(*e) if t is None else t for e, t in zip(plan.empties, targets, strict=True)]
         try:
             if bound is None:
                 context.run(arrays, made)
@@ -174,8 +171,9 @@ class _KnownPlan(Known):
         except StoredFaultError:
             return None
         finally:
-            plan.give_back(context)
-        return made
+            if len(plan.idle) < MAX_IDLE and context.program is plan.program:  # it may be closed meanwhile
+                plan.idle.append(context)
+        return made  # type: ignore[no-any-return]
 
     def _context(self, plan: _KeptPlan) -> NativeRun | None:
         """Memory for a run; None where the plan is not there any more, or more memory than may be."""
