@@ -24,24 +24,21 @@ class CancelToken:
     The session goes on.  Arrays that the run was to write into hold anything.  Plans and kernels are made to their end.
     One token may serve many threads, one behind another or at once.  Of several around a run the innermost ends it at
     once, the others when the part of it that runs is over.
+
+    is_cancelled: whether runs end, and none begins.
     """
 
     def __init__(self) -> None:
-        self._word = np.zeros(1, np.int64)
+        self._word, self.is_cancelled = np.zeros(1, np.int64), False
         self.address: int = self._word.ctypes.data
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether runs end, and none begins."""
-        return bool(self._word[0])
 
     def cancel(self) -> None:
         """End what runs, and have nothing begin."""
-        self._word[0] = 1
+        self.is_cancelled, self._word[0] = True, 1
 
     def reset(self) -> None:
         """Let runs begin again, after those that were ended are over."""
-        self._word[0] = 0
+        self.is_cancelled, self._word[0] = False, 0
 
     def __enter__(self) -> CancelToken:
         _around.set((*around(), self))
