@@ -35,17 +35,6 @@ PROMPTS = ["Once upon a time", "x", "The train is late, and the cat sleeps.", "O
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole(tmp_path_factory.mktemp("decoder") / "small.bolt")
-
-
-@pytest.fixture(scope="module")
-def one(file: Path) -> Iterator[Generator]:
-    with Generator(file, threads=1) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def many(file: Path) -> Iterator[Generator]:
     with Generator(file, sequences=3, threads=1) as made:
         yield made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from bolt_numba.text.answers import TextPiece
 from bolt_numba.text.sampling import Sampler
 from bolt_numba.types import I64
 from tests.graphs import make
-from tests.text.decoders import decoder, tokenizer, whole
+from tests.text.decoders import decoder, tokenizer
 
 pytest.importorskip("tokenizers")
 from bolt_numba.text.templates import ChatTemplate
@@ -30,17 +29,6 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "
 TEXT = {"Sequence": {"id": "A", "type_id": 0}}
 CHARSMAP = "BAAAAAAAAABh" + "YWFh" * 99
 """A trie of four bytes, and one long text."""
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole(tmp_path_factory.mktemp("decoder") / "small.bolt")
-
-
-@pytest.fixture(scope="module")
-def one(file: Path) -> Iterator[Generator]:
-    with Generator(file, threads=1) as made:
-        yield made
 
 
 def test_messages_make_no_special_tokens(one: Generator) -> None:

@@ -13,20 +13,8 @@ from bolt_numba.cli.app import run
 from bolt_numba.cli.console import plain
 from bolt_numba.text import Generator
 from bolt_numba.text.answers import Answer, TextPiece
-from tests.text.decoders import whole
 
 pytest.importorskip("tokenizers")
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole(tmp_path_factory.mktemp("decoder") / "small.bolt")
-
-
-@pytest.fixture(scope="module")
-def one(file: Path) -> Iterator[Generator]:
-    with Generator(file, threads=1) as made:
-        yield made
 
 
 def test_generate_searches(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
